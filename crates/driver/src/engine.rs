@@ -1,0 +1,173 @@
+//! The trait itself.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::{Capabilities, Error, Image};
+
+/// The virtual hardware: part of what a golden snapshot is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Machine {
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Guest memory in MiB.
+    pub memory_mb: u32,
+    /// Size of the writable disk in MiB.
+    pub disk_mb: u32,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}-m{}-d{}", self.cpu, self.memory_mb, self.disk_mb)
+    }
+}
+
+/// Where one engine lives on the host. Everything that a driver makes for it has a name derived from these, so that
+/// whoever knows the place can find or remove all of it after a crash.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Short name for logs: the sandbox's id.
+    pub name: String,
+    /// Sockets, pid, start time; on a file system that a reboot empties. Made by `launch`, removed by `reap`.
+    pub run: PathBuf,
+    /// Disk, own memory base, engine output. Made by the caller; `launch` creates files in it, `reap` leaves it.
+    pub data: PathBuf,
+}
+
+/// Where a new engine's state comes from.
+#[derive(Clone, Debug)]
+pub enum Source<'a> {
+    /// A first boot whose memory and disk (made in `place.data`) will become a golden snapshot. Runs at once.
+    Golden {
+        /// What the agent must know to answer the hello.
+        secret: [u8; 32],
+    },
+    /// A copy-on-write clone of the golden snapshot in this directory; makes the sandbox's disk. Loaded, stopped.
+    Clone {
+        /// The snapshot's directory.
+        golden: &'a Path,
+        /// Its account.
+        image: &'a Image,
+    },
+    /// The checkpoint in this directory, over the sandbox's own disk. Loaded, stopped; nothing is spent by it.
+    Wake {
+        /// The checkpoint's directory.
+        checkpoint: &'a Path,
+        /// Its account.
+        image: &'a Image,
+    },
+    /// A cold boot of the sandbox's own disk, with fresh memory. Runs at once.
+    Boot {
+        /// What the agent must know to answer the hello.
+        secret: [u8; 32],
+    },
+}
+
+/// Which engine this is, and what its images fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EngineInfo {
+    /// Name of the runtime ("qemu").
+    pub runtime: String,
+    /// How guest code is run ("kvm", "tcg", "systrap").
+    pub accel: String,
+    /// The engine's own version.
+    pub version: String,
+    /// Digest of all that an image must match: version, machine, arguments, processor, clock rate.
+    pub key: String,
+    /// `key` and what a boot puts into memory (kernel, agent): the name of a golden snapshot.
+    pub golden_key: String,
+}
+
+/// How an engine ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code or signal, where it is known (an adopted engine's is not).
+    pub status: Option<String>,
+    /// The last it printed.
+    pub output: String,
+}
+
+/// A two-way byte stream to the agent.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// One kind of engine.
+#[async_trait]
+pub trait Driver: Send + Sync {
+    /// What its engines can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Which engine new sandboxes get.
+    fn engine(&self) -> &EngineInfo;
+
+    /// Starts an engine in `place`, over the read-only root file system `base`.
+    ///
+    /// `Clone` and `Wake` come back with the vCPUs stopped; the boots are running. A failed launch has killed its engine
+    /// and removed what it made in `place.run`.
+    ///
+    /// # Errors
+    /// `Damaged` or `Unfit` if the image cannot be loaded: nothing has been spent then.
+    async fn launch(
+        &self,
+        place: &Place,
+        machine: Machine,
+        base: &Path,
+        source: Source<'_>,
+    ) -> Result<Arc<dyn Engine>, Error>;
+
+    /// Finds the engine that an earlier daemon launched in `place`. It may be running or stopped.
+    async fn adopt(&self, place: &Place) -> Result<Option<Arc<dyn Engine>>, Error>;
+
+    /// Ends whatever runs in `place` and removes `place.run`. Works twice, with half of it missing, and without an
+    /// engine; it is how a crash is cleaned up.
+    async fn reap(&self, place: &Place) -> Result<(), Error>;
+
+    /// Folds a checkpoint's pages into an own memory base (`place.data/mem.base`) while nothing maps it, and returns the
+    /// account of the image that it is now. The old files stay until the caller has committed that and deletes them
+    /// ([`Image::files`] that are no longer named).
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the old image valid: the new base is renamed into place only when it is complete, and the old
+    /// pages over the new base give the same memory.
+    async fn compact(&self, place: &Place, checkpoint: &Path, image: &Image) -> Result<Image, Error>;
+
+    /// Engines kept for images that are not among `needed` (keys) are removed, save the current one.
+    async fn forget_engines(&self, needed: &[String]) -> Result<(), Error>;
+}
+
+/// One engine: a process that holds a guest.
+#[async_trait]
+pub trait Engine: Send + Sync {
+    /// Its process id on the host.
+    fn pid(&self) -> u32;
+
+    /// Opens the byte stream to the agent. One at a time: drop the last one first.
+    async fn connect(&self) -> Result<Box<dyn ByteStream>, Error>;
+
+    /// Waits until the engine has seen that the stream was closed; a stopped engine would not notice.
+    async fn disconnected(&self) -> Result<(), Error>;
+
+    /// Lets the vCPUs run. Fine on a running engine.
+    async fn resume(&self) -> Result<(), Error>;
+
+    /// Stops the vCPUs and drains the disk. Fine on a stopped engine.
+    async fn pause(&self) -> Result<(), Error>;
+
+    /// Writes the state of the stopped engine into the directory `into`; durable (files, disk and directory synced) when it
+    /// returns. The engine stays alive and stopped, whatever the outcome.
+    async fn save(&self, into: &Path) -> Result<Image, Error>;
+
+    /// Resolves when the process has ended.
+    ///
+    /// # Cancel safety
+    /// Safe; can be called any number of times.
+    async fn exited(&self) -> Exit;
+
+    /// Ends it at once and waits until it is gone. Fine twice.
+    async fn kill(&self) -> Result<(), Error>;
+}

@@ -1,0 +1,37 @@
+//! Ids, specs, policy and the one state machine: pure, no I/O, no clock of its own.
+//!
+//! What a sandbox may become is decided in [`machine`], and nowhere else. Everything that a surface accepts is parsed
+//! into the types here before anyone acts on it.
+
+mod code;
+mod duration;
+mod egress;
+mod event;
+mod id;
+mod kind;
+pub mod machine;
+mod policy;
+mod sandbox;
+mod size;
+mod template;
+
+pub use code::Code;
+pub use duration::{InvalidDuration, parse_duration};
+pub use egress::{Cidr, Egress, EgressMode, InvalidEgress};
+pub use event::{Cause, Event, EventType};
+pub use id::{InvalidId, OperationId, SandboxId, TemplateId};
+pub use kind::Kind;
+pub use machine::{Ask, Bootable, Fact, Memory, Op, Outcome, Refusal, State, Verdict, decide, observe};
+pub use policy::{Mode, OnExpiry, Policy};
+pub use sandbox::{Failure, Sandbox, Transition};
+pub use size::{InvalidSize, SIZES, Size, preset};
+pub use template::{BuildError, Template, TemplateSource, TemplateStatus};
+
+/// The tenant of everyone while there are no keys.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// Instants have microseconds everywhere: what the database keeps is what the program compares.
+#[must_use]
+pub fn at_microseconds(instant: jiff::Timestamp) -> jiff::Timestamp {
+    jiff::Timestamp::from_microsecond(instant.as_microsecond()).unwrap_or(instant)
+}
