@@ -1,0 +1,164 @@
+//! What is committed: rows, events, templates.
+//!
+//! Everything above asks through [`Store`]; SQL stays in here. A transition is one statement that compares the row's
+//! `version` and writes its event in the same transaction, so a state and the story of how it came about never differ.
+//! SQLite is the implementation of one machine; the SQL keeps to what Postgres takes too.
+
+mod cursor;
+mod sqlite;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use wakeful_model::{Event, Kind, Mode, Sandbox, SandboxId, Template, TemplateId};
+
+pub use sqlite::SqliteStore;
+
+/// Why the store could not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database said no.
+    #[error("could not {doing}")]
+    Database {
+        /// What was under way.
+        doing: &'static str,
+        /// Its reason.
+        source: sqlx::Error,
+    },
+    /// The schema could not be brought up to date.
+    #[error("could not migrate the database")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// A row holds what this version cannot read.
+    #[error("row {id} has an unreadable {column}")]
+    Unreadable {
+        /// The row.
+        id: String,
+        /// The column.
+        column: &'static str,
+    },
+    /// A value that its column cannot hold.
+    #[error("row {id} has a {column} that cannot be stored")]
+    Unwritable {
+        /// The row.
+        id: String,
+        /// The column.
+        column: &'static str,
+    },
+    /// A cursor that this server did not give out.
+    #[error("{0:?} is not a cursor")]
+    InvalidCursor(String),
+}
+
+impl Error {
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::InvalidCursor(_) => Kind::Invalid,
+            Self::Database { source, .. } => sqlite::kind(source),
+            Self::Migrate(_) | Self::Unreadable { .. } | Self::Unwritable { .. } => Kind::Internal,
+        }
+    }
+}
+
+/// What became of a compare-and-swap.
+#[derive(Debug)]
+pub enum Swap<T> {
+    /// Written; the row's new version.
+    Swapped(i64),
+    /// Somebody else wrote in between: the row as it is now. Decide again, never overwrite.
+    Stale(Box<T>),
+    /// There is no such row.
+    NotFound,
+}
+
+/// Which sandboxes to list.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Of this tenant.
+    pub tenant: String,
+    /// In this state, by its word; without one: all that are not destroyed.
+    pub status: Option<String>,
+    /// Of this mode.
+    pub mode: Option<Mode>,
+    /// Of this template, by name or id.
+    pub template: Option<String>,
+    /// With all of these labels.
+    pub metadata: Vec<(String, String)>,
+    /// At most so many.
+    pub limit: u32,
+    /// Where the last page ended.
+    pub cursor: Option<String>,
+}
+
+/// One page, newest first.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The rows.
+    pub sandboxes: Vec<Sandbox>,
+    /// Where the next page begins; `None` at the end.
+    pub next_cursor: Option<String>,
+}
+
+/// The committed truth.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Adds a row (its `version` is stored as given) and its first event.
+    async fn insert_sandbox(&self, row: &Sandbox, event: Option<&Event>) -> Result<(), Error>;
+
+    /// Writes all of `row` if the stored version is still `row.version`, adds one to it, and writes the event, in one
+    /// durable transaction. `last_activity_at` alone never goes back: a later touch stays.
+    ///
+    /// # Cancel safety
+    /// Dropped, it is done whole or not at all; read the row to know which.
+    async fn swap_sandbox(&self, row: &Sandbox, event: Option<&Event>) -> Result<Swap<Sandbox>, Error>;
+
+    /// Notes use. Never goes back in time, changes no version, need not be durable at once.
+    async fn touch_sandbox(&self, id: &SandboxId, last_activity_at: Timestamp) -> Result<(), Error>;
+
+    /// One row, destroyed ones too.
+    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>, Error>;
+
+    /// A page of rows.
+    async fn sandboxes(&self, filter: &Filter) -> Result<Page, Error>;
+
+    /// Every row that is not destroyed, of all tenants.
+    async fn live_sandboxes(&self) -> Result<Vec<Sandbox>, Error>;
+
+    /// Removes tombstones (and their events) of sandboxes destroyed before this; how many. One with resources in the
+    /// journal stays.
+    async fn forget_destroyed(&self, before: Timestamp) -> Result<u64, Error>;
+
+    /// Events of a sandbox with a sequence number above `after` (they begin at 1 for each sandbox), oldest first.
+    async fn events(&self, id: &SandboxId, after: u64, limit: u32) -> Result<Vec<(u64, Event)>, Error>;
+
+    /// Adds a template; `false` if its tenant has one of that name that is not deleted.
+    async fn insert_template(&self, row: &Template) -> Result<bool, Error>;
+
+    /// As [`swap_sandbox`](Self::swap_sandbox).
+    async fn swap_template(&self, row: &Template) -> Result<Swap<Template>, Error>;
+
+    /// By id, deleted ones too.
+    async fn template(&self, id: &TemplateId) -> Result<Option<Template>, Error>;
+
+    /// By name; not deleted ones.
+    async fn template_by_name(&self, tenant: &str, name: &str) -> Result<Option<Template>, Error>;
+
+    /// All of a tenant that are not deleted, by name. `None`: of all tenants, deleted ones too.
+    async fn templates(&self, tenant: Option<&str>) -> Result<Vec<Template>, Error>;
+
+    /// Removes the row.
+    async fn remove_template(&self, id: &TemplateId) -> Result<(), Error>;
+
+    /// How many sandboxes that are not destroyed stand on this template.
+    async fn template_users(&self, id: &TemplateId) -> Result<u64, Error>;
+
+    /// Journals something on the host (a namespace, a tap, a cgroup) that is about to be made for a sandbox. Durable when
+    /// it returns; twice is once.
+    async fn note_resource(&self, id: &SandboxId, kind: &str, name: &str) -> Result<(), Error>;
+
+    /// All that was made for a sandbox is gone.
+    async fn forget_resources(&self, id: &SandboxId) -> Result<(), Error>;
+
+    /// Kind and name of all that was, or was about to be, made for a sandbox, oldest first.
+    async fn resources(&self, id: &SandboxId) -> Result<Vec<(String, String)>, Error>;
+}
