@@ -1,0 +1,192 @@
+//! The control routes under `/_wakeful/`, which only the host's channel reaches.
+//!
+//! Whatever is optional may be absent: an agent frozen years ago meets hosts that know more than it does.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+/// `POST`: repair clock, entropy and identity after a load. See [`Restore`].
+pub const RESTORE: &str = "/_wakeful/restore";
+/// `POST`: flush the file systems and end the session. See [`QuiesceAnswer`].
+pub const QUIESCE: &str = "/_wakeful/quiesce";
+/// `POST`: stop every process and the machine.
+pub const POWEROFF: &str = "/_wakeful/poweroff";
+/// `GET`: see [`Version`].
+pub const VERSION: &str = "/_wakeful/version";
+
+/// Bytes of fresh entropy in a restore.
+pub const ENTROPY: usize = 64;
+
+/// What a guest must be told after its memory was loaded, or after a suspend was cancelled.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restore {
+    /// The host's clock when it sent this.
+    pub time_unix_ns: u64,
+    /// [`ENTROPY`] bytes for the kernel's pool, standard base64.
+    pub entropy_base64: String,
+    /// The name that the guest has from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Replaces the sandbox's whole environment; absent leaves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<BTreeMap<String, String>>,
+    /// Clone hooks run when this differs from the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clone_generation: Option<u64>,
+    /// 32 bytes, standard base64: what hellos are signed with after this call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Who runs a command that names nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_user: Option<String>,
+    /// Where a command runs that names no directory; empty means the user's home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_workdir: Option<String>,
+}
+
+/// A field of a [`Restore`] that is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// Not base64, or not [`ENTROPY`] bytes.
+    #[error("entropy_base64 is not {ENTROPY} bytes of base64")]
+    Entropy,
+    /// Not base64, or not 32 bytes.
+    #[error("secret is not 32 bytes of base64")]
+    Secret,
+}
+
+impl Restore {
+    /// Clock and entropy only, which is what every restore needs.
+    #[must_use]
+    pub fn new(time_unix_ns: u64, entropy: &[u8; ENTROPY]) -> Self {
+        Self {
+            time_unix_ns,
+            entropy_base64: STANDARD.encode(entropy),
+            hostname: None,
+            env: None,
+            clone_generation: None,
+            secret: None,
+            default_user: None,
+            default_workdir: None,
+        }
+    }
+
+    /// Also rotates the channel's secret.
+    #[must_use]
+    pub fn with_secret(mut self, secret: &[u8; 32]) -> Self {
+        self.secret = Some(STANDARD.encode(secret));
+        self
+    }
+
+    /// The entropy as bytes.
+    ///
+    /// # Errors
+    /// [`Invalid::Entropy`].
+    pub fn entropy(&self) -> Result<[u8; ENTROPY], Invalid> {
+        bytes(&self.entropy_base64).ok_or(Invalid::Entropy)
+    }
+
+    /// The new secret as bytes, if there is one.
+    ///
+    /// # Errors
+    /// [`Invalid::Secret`].
+    pub fn new_secret(&self) -> Result<Option<[u8; 32]>, Invalid> {
+        self.secret.as_deref().map(|s| bytes(s).ok_or(Invalid::Secret)).transpose()
+    }
+}
+
+fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+    STANDARD.decode(text).ok()?.try_into().ok()
+}
+
+/// Without secret, entropy and the values of the environment: those must never reach a log.
+impl fmt::Debug for Restore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Restore")
+            .field("time_unix_ns", &self.time_unix_ns)
+            .field("hostname", &self.hostname)
+            .field("env_keys", &self.env.as_ref().map(|env| env.keys().collect::<Vec<_>>()))
+            .field("clone_generation", &self.clone_generation)
+            .field("rotates_secret", &self.secret.is_some())
+            .field("default_user", &self.default_user)
+            .field("default_workdir", &self.default_workdir)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a restore did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoreAnswer {
+    /// The guest's clock minus what was asked for, read right after it was set. Positive: the guest is ahead of the
+    /// request, by the time that the request had been under way inside.
+    pub clock_error_us: i64,
+    /// Clone hooks that failed or were late; the others have run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_hooks: Vec<String>,
+}
+
+/// After this answer the agent's session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuiesceAnswer {
+    /// Whether the file systems are on the disk.
+    pub synced: bool,
+}
+
+/// Which agent this is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Its release.
+    pub agent: String,
+    /// The protocol that it speaks.
+    pub protocol: u8,
+}
+
+/// `GET /metrics`, in envd's shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metrics {
+    /// Seconds since the epoch, by the guest's clock.
+    pub ts: i64,
+    /// Processors.
+    pub cpu_count: u32,
+    /// Share of all processors in use since the last call, in per cent.
+    pub cpu_used_pct: f32,
+    /// Bytes.
+    pub mem_total: u64,
+    /// Bytes, page cache not counted.
+    pub mem_used: u64,
+    /// Bytes of page cache.
+    pub mem_cache: u64,
+    /// The same in MiB.
+    pub mem_total_mib: u64,
+    /// The same in MiB.
+    pub mem_used_mib: u64,
+    /// Bytes in use on the root file system.
+    pub disk_used: u64,
+    /// Bytes of the root file system.
+    pub disk_total: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_keeps_its_secrets_and_its_bounds() {
+        let restore = Restore::new(5, &[1; ENTROPY]).with_secret(&[2; 32]);
+        assert_eq!(restore.entropy(), Ok([1; ENTROPY]));
+        assert_eq!(restore.new_secret(), Ok(Some([2; 32])));
+        let text = format!("{restore:?}");
+        assert!(!text.contains(&restore.entropy_base64) && !text.contains(restore.secret.as_deref().unwrap_or("-")));
+
+        let short: Restore =
+            serde_json::from_str(r#"{"time_unix_ns":1,"entropy_base64":"AAAA"}"#).expect("optional fields");
+        assert_eq!(short.entropy(), Err(Invalid::Entropy));
+        assert_eq!(short.new_secret(), Ok(None));
+        assert_eq!(short.env, None);
+    }
+}
