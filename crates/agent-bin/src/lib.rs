@@ -1,0 +1,7 @@
+//! The agent as bytes.
+//!
+//! The daemon is one file, so the agent travels inside it: the build script links it statically, and whoever makes an
+//! initramfs takes it from here.
+
+/// The statically linked `wakeful-agent`, ready to be `/init`.
+pub static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wakeful-agent"));

@@ -1,0 +1,109 @@
+//! What every route may need: the sandbox's defaults, its environment, the process table, the reaper.
+//!
+//! Locks are plain and short; none is held across an await.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tokio_util::task::TaskTracker;
+
+use crate::process;
+use crate::reaper::Reaper;
+
+/// What the agent may do to the machine that it runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Powers {
+    /// It is the guest's init: clock, entropy, host name and power are its own.
+    Machine,
+    /// It is an ordinary process on somebody's machine: all of these are left alone.
+    Process,
+}
+
+/// Shared by all sessions; lives as long as the agent.
+pub(crate) struct Context {
+    /// Whether the machine is ours.
+    pub(crate) powers: Powers,
+    /// Every process that was started through the agent.
+    pub(crate) processes: process::Table,
+    /// The one place where children are waited for.
+    pub(crate) reaper: Reaper,
+    /// For work that must outlive the session and the request that began it.
+    pub(crate) tasks: TaskTracker,
+    /// Where the clone hooks are, if any are to be run.
+    pub(crate) hooks: Option<PathBuf>,
+    defaults: RwLock<Defaults>,
+    secret: Mutex<[u8; 32]>,
+}
+
+#[derive(Clone)]
+struct Defaults {
+    user: String,
+    workdir: Option<String>,
+    env: Arc<BTreeMap<String, String>>,
+    clone_generation: u64,
+}
+
+impl Context {
+    pub(crate) fn new(powers: Powers, secret: [u8; 32], reaper: Reaper, hooks: Option<PathBuf>) -> Self {
+        let defaults = Defaults { user: "root".to_owned(), workdir: None, env: Arc::default(), clone_generation: 0 };
+        Self {
+            powers,
+            processes: process::Table::default(),
+            reaper,
+            tasks: TaskTracker::new(),
+            hooks,
+            defaults: RwLock::new(defaults),
+            secret: Mutex::new(secret),
+        }
+    }
+
+    /// Who runs a command when the request names nobody.
+    pub(crate) fn default_user(&self) -> String {
+        self.read(|d| d.user.clone())
+    }
+
+    /// Where a command runs when the request names no directory; the user's home if this is `None`.
+    pub(crate) fn default_workdir(&self) -> Option<String> {
+        self.read(|d| d.workdir.clone())
+    }
+
+    /// The sandbox's environment; a request's own variables go on top.
+    pub(crate) fn env(&self) -> Arc<BTreeMap<String, String>> {
+        self.read(|d| Arc::clone(&d.env))
+    }
+
+    pub(crate) fn set_default_user(&self, user: String) {
+        self.write(|d| d.user = user);
+    }
+
+    pub(crate) fn set_default_workdir(&self, workdir: String) {
+        self.write(|d| d.workdir = if workdir.is_empty() { None } else { Some(workdir) });
+    }
+
+    pub(crate) fn replace_env(&self, env: BTreeMap<String, String>) {
+        self.write(|d| d.env = Arc::new(env));
+    }
+
+    /// Stores the host's count; true if it differs from what was known.
+    pub(crate) fn set_clone_generation(&self, generation: u64) -> bool {
+        self.write(|d| std::mem::replace(&mut d.clone_generation, generation) != generation)
+    }
+
+    /// What the next hello must be signed with.
+    pub(crate) fn secret(&self) -> [u8; 32] {
+        *self.secret.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_secret(&self, secret: [u8; 32]) {
+        *self.secret.lock().unwrap_or_else(PoisonError::into_inner) = secret;
+    }
+
+    fn read<T>(&self, f: impl FnOnce(&Defaults) -> T) -> T {
+        f(&self.defaults.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, f: impl FnOnce(&mut Defaults) -> T) -> T {
+        f(&mut self.defaults.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,210 @@
+//! The control routes: what the host does to the machine as a whole.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::time::{ClockId, Timespec, clock_settime};
+use tokio::time::{Instant, timeout, timeout_at};
+use wakeful_guest_proto::control::{self, QuiesceAnswer, Restore, RestoreAnswer, Version};
+use wakeful_guest_proto::hello::PROTOCOL;
+
+use crate::body::{self, Body};
+use crate::context::{Context, Powers};
+use crate::init;
+use crate::session::Session;
+
+/// A restore carries the sandbox's whole environment; nothing else comes near this.
+const REQUEST_LIMIT: usize = 1024 * 1024;
+/// All clone hooks together.
+const HOOKS: Duration = Duration::from_secs(5);
+/// More is not a hook directory but a mistake.
+const HOOKS_LIMIT: usize = 64;
+/// The host gives up earlier; this only bounds the task.
+const SYNC: Duration = Duration::from_secs(30);
+
+pub(crate) async fn handle(context: Arc<Context>, session: &Session, request: Request<Incoming>) -> Response<Body> {
+    match (request.method(), request.uri().path()) {
+        (&Method::POST, control::RESTORE) => match read_json::<Restore>(request).await {
+            Ok(ask) => restore(&context, &ask).await,
+            Err(refusal) => refusal,
+        },
+        (&Method::POST, control::QUIESCE) => quiesce(session).await,
+        (&Method::POST, control::POWEROFF) => power_off(&context),
+        (&Method::GET, control::VERSION) => {
+            let version = Version { agent: env!("CARGO_PKG_VERSION").to_owned(), protocol: PROTOCOL };
+            body::json(StatusCode::OK, &version)
+        }
+        (_, control::RESTORE | control::QUIESCE | control::POWEROFF | control::VERSION) => {
+            body::error(StatusCode::METHOD_NOT_ALLOWED, "method not allowed")
+        }
+        _ => body::error(StatusCode::NOT_FOUND, "no such control route"),
+    }
+}
+
+async fn read_json<T: serde::de::DeserializeOwned>(request: Request<Incoming>) -> Result<T, Response<Body>> {
+    let bytes = Limited::new(request.into_body(), REQUEST_LIMIT).collect().await;
+    let bytes = bytes.map_err(|error| body::error(StatusCode::BAD_REQUEST, &format!("body: {error}")))?.to_bytes();
+    serde_json::from_slice(&bytes).map_err(|error| body::error(StatusCode::BAD_REQUEST, &format!("body: {error}")))
+}
+
+/// Repairs what froze with the memory. Everything is checked before anything is changed; the clock comes first,
+/// because the time asked for is right only now; the secret last, because only an answer that says 200 may rotate it.
+async fn restore(context: &Context, ask: &Restore) -> Response<Body> {
+    let (entropy, secret) = match (ask.entropy(), ask.new_secret()) {
+        (Ok(entropy), Ok(secret)) => (entropy, secret),
+        (Err(error), _) | (_, Err(error)) => return body::error(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    if let Some(name) = &ask.hostname
+        && !is_hostname(name)
+    {
+        return body::error(StatusCode::BAD_REQUEST, "hostname is not a host name");
+    }
+    if context.powers == Powers::Machine {
+        let (sec, nsec) = (ask.time_unix_ns / 1_000_000_000, ask.time_unix_ns % 1_000_000_000);
+        let time = Timespec { tv_sec: sec.cast_signed(), tv_nsec: nsec.cast_signed() };
+        if let Err(error) = clock_settime(ClockId::Realtime, time) {
+            return failed("set the clock", &error.into());
+        }
+    }
+    let clock_error_us = clock_error_us(ask.time_unix_ns);
+    if context.powers == Powers::Machine {
+        if let Err(error) = wakeful_sys::guest::reseed_random(&entropy) {
+            return failed("reseed the random pool", &error);
+        }
+        if let Some(name) = ask.hostname.clone() {
+            if let Err(error) = init::set_hostname(&name) {
+                return failed("set the host name", &error);
+            }
+            // Not waited for: it costs an emulated guest more than all the rest, and the sandbox is right without it.
+            context.tasks.spawn_blocking(move || init::publish_hostname(&name));
+        }
+    }
+    if let Some(env) = &ask.env {
+        context.replace_env(env.clone());
+    }
+    if let Some(user) = &ask.default_user {
+        context.set_default_user(user.clone());
+    }
+    if let Some(workdir) = &ask.default_workdir {
+        context.set_default_workdir(workdir.clone());
+    }
+    let mut failed_hooks = Vec::new();
+    if let Some(generation) = ask.clone_generation
+        && context.set_clone_generation(generation)
+        && let Some(directory) = &context.hooks
+    {
+        failed_hooks = run_hooks(context, directory.clone(), generation).await;
+    }
+    if let Some(secret) = secret {
+        context.set_secret(secret);
+    }
+    body::json(StatusCode::OK, &RestoreAnswer { clock_error_us, failed_hooks })
+}
+
+fn failed(what: &str, error: &std::io::Error) -> Response<Body> {
+    body::error(StatusCode::INTERNAL_SERVER_ERROR, &format!("could not {what}: {error}"))
+}
+
+fn is_hostname(name: &str) -> bool {
+    (1..=63).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.')
+        && !name.starts_with(['-', '.'])
+}
+
+fn clock_error_us(asked_ns: u64) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let difference = (i128::try_from(now).unwrap_or(i128::MAX) - i128::from(asked_ns)) / 1000;
+    i64::try_from(difference).unwrap_or(i64::MAX)
+}
+
+/// Runs the executables of the directory in the order of their names, and names those that failed or were late.
+async fn run_hooks(context: &Context, directory: PathBuf, generation: u64) -> Vec<String> {
+    let deadline = Instant::now() + HOOKS;
+    let hooks = tokio::task::spawn_blocking(move || list_hooks(&directory)).await.unwrap_or_default();
+    let mut failures = Vec::new();
+    for hook in hooks {
+        let name = hook.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let mut command = Command::new(&hook);
+        command.env("CLONE_GENERATION", generation.to_string()).current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let reaper = context.reaper.clone();
+        let spawned = tokio::task::spawn_blocking(move || reaper.spawn(&mut command)).await;
+        let Ok(Ok((child, exit))) = spawned else {
+            failures.push(name);
+            continue;
+        };
+        match timeout_at(deadline, exit).await {
+            Ok(Ok(status)) if status.success() => {}
+            Ok(_) => failures.push(name),
+            Err(_) => {
+                if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
+                failures.push(name);
+            }
+        }
+    }
+    failures
+}
+
+fn list_hooks(directory: &Path) -> Vec<PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let mut hooks: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
+        .take(HOOKS_LIMIT)
+        .collect();
+    hooks.sort_unstable();
+    hooks
+}
+
+/// Flushes the file systems. The answer is this session's last: it is over before the host can have read it.
+async fn quiesce(session: &Session) -> Response<Body> {
+    let flush = tokio::task::spawn_blocking(rustix::fs::sync);
+    let synced = matches!(timeout(SYNC, flush).await, Ok(Ok(())));
+    session.call_last();
+    body::json(StatusCode::OK, &QuiesceAnswer { synced })
+}
+
+fn power_off(context: &Context) -> Response<Body> {
+    if context.powers == Powers::Process {
+        return body::error(StatusCode::NOT_IMPLEMENTED, "this agent does not own its machine");
+    }
+    // In a thread of its own: it must come to its end whatever happens to the session and the runtime.
+    match std::thread::Builder::new().name("poweroff".to_owned()).spawn(init::power_off) {
+        Ok(_) => body::json(StatusCode::ACCEPTED, &serde_json::json!({})),
+        Err(error) => failed("power off", &error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_are_checked() {
+        for good in ["a", "sbx-1", "k3v7q2m5x6a4b2c7d5ef", "a.b"] {
+            assert!(is_hostname(good), "{good}");
+        }
+        for bad in ["", "-a", "a b", "a\n", "a/b", &"x".repeat(64)] {
+            assert!(!is_hostname(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_clock_error_has_a_sign() {
+        let now =
+            u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos()).expect("fits");
+        assert!((0..10_000_000).contains(&clock_error_us(now)));
+        assert!(clock_error_us(now + 3_600_000_000_000) < -3_500_000_000);
+    }
+}

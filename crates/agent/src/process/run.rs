@@ -1,0 +1,319 @@
+//! The life of a process: from its start to its last byte.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use hyper::body::Incoming;
+use rustix::io::ioctl_fionread;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+use wakeful_guest_proto::connect_rpc::{Code, ErrorBody};
+use wakeful_guest_proto::process::{EndEvent, MAX_CHUNK, StartRequest};
+
+use super::events;
+use super::input::{Input, Terminal};
+use super::journal::Stream;
+use super::launch::{Ends, Launched, launch};
+use super::record::{Process, Subscription};
+use super::rpc::{self, Call};
+use crate::body::Body;
+use crate::context::Context;
+use crate::reaper::Exit;
+
+/// How long after the exit of the main process its offspring may still add to the output.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// `Start`: the answer begins when the process runs.
+pub(crate) async fn start(context: &Arc<Context>, call: Call, body: Incoming) -> Result<Response<Body>, ErrorBody> {
+    let request: StartRequest = rpc::read_single(body).await?;
+    let (timeout, user) = (call.timeout, call.user.clone());
+    // In a task of its own: a client that goes away while the child is being made must not leave it without anybody who
+    // reads it and records its end.
+    let begun = context.tasks.spawn(begin(Arc::clone(context), request, user, timeout));
+    let stopped = |_| ErrorBody::new(Code::Internal, "starting the process failed");
+    let (process, subscription) = begun.await.map_err(stopped)??;
+    Ok(events::answer(&process, subscription, &call))
+}
+
+async fn begin(
+    context: Arc<Context>,
+    request: StartRequest,
+    user: Option<String>,
+    timeout: Option<Duration>,
+) -> Result<(Arc<Process>, Subscription), ErrorBody> {
+    let (launching, deadline) = (Arc::clone(&context), timeout.map(|timeout| Instant::now() + timeout));
+    let launched = tokio::task::spawn_blocking(move || {
+        launching.processes.sweep();
+        launch(&launching, &request, user).map(|launched| (launched, request))
+    });
+    let stopped = |_| ErrorBody::new(Code::Internal, "starting the process failed");
+    let (Launched { pid, exit, tree, ends }, request) = launched.await.map_err(stopped)??;
+    let no_streams = |error: std::io::Error| {
+        tree.kill(pid);
+        ErrorBody::new(Code::Internal, format!("could not read from process {pid}: {error}"))
+    };
+    let (input, sources) = open(ends).map_err(no_streams)?;
+    let process = Arc::new(Process::new(pid, request.process, request.tag, tree, input));
+    let subscription = process.subscribe(None, request.output_limit);
+    context.processes.insert(&process);
+    context.tasks.spawn(live(Arc::clone(&context), Arc::clone(&process), sources, exit, deadline));
+    Ok((process, subscription))
+}
+
+fn open(ends: Ends) -> std::io::Result<(Input, [Source; 2])> {
+    Ok(match ends {
+        Ends::Pipes { stdin, stdout, stderr } => {
+            let input = match stdin {
+                Some(stdin) => Input::Pipe(pipe::Sender::from_owned_fd(stdin)?),
+                None => Input::Absent,
+            };
+            let stdout = Source::new(Stream::Stdout, End::Pipe(pipe::Receiver::from_owned_fd(stdout)?));
+            (input, [stdout, Source::new(Stream::Stderr, End::Pipe(pipe::Receiver::from_owned_fd(stderr)?))])
+        }
+        Ends::Terminal(terminal) => {
+            rustix::io::ioctl_fionbio(&terminal, true)?;
+            #[expect(
+                deprecated,
+                reason = "its successor is unsafe for the sake of types that lie about their descriptor; an OwnedFd does not"
+            )]
+            let terminal: Terminal = Arc::new(AsyncFd::new(terminal)?);
+            let source = Source::new(Stream::Pty, End::Terminal(Arc::clone(&terminal)));
+            (Input::Terminal(terminal), [source, Source::new(Stream::Stderr, End::Closed)])
+        }
+    })
+}
+
+/// Reads, publishes, watches the deadline, records the end; then reads on to nowhere for as long as some offspring holds
+/// a pipe, so that it never blocks.
+async fn live(
+    context: Arc<Context>,
+    process: Arc<Process>,
+    mut sources: [Source; 2],
+    exit: Exit,
+    deadline: Option<Instant>,
+) {
+    let (told, exited) = oneshot::channel();
+    // Beside each other, because reading waits for slow subscribers and a deadline does not.
+    let watch = watch(&process, exit, deadline, told);
+    let ((), exited) = tokio::join!(watch, read(&context, &process, &mut sources, exited));
+    if let Ok(mut input) = process.input.try_lock() {
+        *input = Input::Closed;
+    }
+    tokio::join!(process.finish(end_event(exited)), drain(&mut sources));
+    // Whoever is left in the tree holds none of our pipes; the table tries again later.
+    process.tree.try_remove();
+}
+
+/// How the main process ended.
+#[derive(Clone, Copy, Default)]
+struct Exited {
+    /// Unknown only if the reaper is gone.
+    status: Option<ExitStatus>,
+    timed_out: bool,
+    duration: Duration,
+}
+
+/// Waits for the exit and kills the tree at the deadline.
+async fn watch(process: &Process, mut exit: Exit, deadline: Option<Instant>, told: oneshot::Sender<Exited>) {
+    let mut timed_out = false;
+    let status = loop {
+        let expiry = async {
+            match deadline {
+                Some(deadline) if !timed_out => sleep_until(deadline).await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            status = &mut exit => break status.ok(),
+            () = expiry => {
+                timed_out = true;
+                process.kill_tree().await;
+            }
+        }
+    };
+    // It may have ended by itself at the very last moment.
+    timed_out &= status.is_none_or(|status: ExitStatus| status.signal() == Some(9));
+    let _ = told.send(Exited { status, timed_out, duration: process.started.elapsed() });
+}
+
+/// Publishes everything until the main process has ended and its pipes are closed, or [`GRACE`] has passed and what it
+/// left in them is read.
+async fn read(
+    context: &Context,
+    process: &Process,
+    [first, second]: &mut [Source; 2],
+    mut exit: oneshot::Receiver<Exited>,
+) -> Exited {
+    let mut exited = None;
+    let mut grace = Grace::NotYet;
+    loop {
+        if let Some(exited) = exited
+            && first.done(grace)
+            && second.done(grace)
+        {
+            return exited;
+        }
+        let expiry = async {
+            match grace {
+                Grace::Until(end) => sleep_until(end).await,
+                Grace::NotYet | Grace::Over => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            data = first.next() => {
+                if let Some(data) = data { process.publish(&context.processes, first.stream, data).await; }
+            }
+            data = second.next() => {
+                if let Some(data) = data { process.publish(&context.processes, second.stream, data).await; }
+            }
+            end = &mut exit, if exited.is_none() => {
+                exited = Some(end.unwrap_or_default());
+                grace = Grace::Until(Instant::now() + GRACE);
+                first.note_owed();
+                second.note_owed();
+            }
+            () = expiry => grace = Grace::Over,
+        }
+    }
+}
+
+/// The time between exit and end in which offspring may still add output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grace {
+    NotYet,
+    Until(Instant),
+    Over,
+}
+
+async fn drain([first, second]: &mut [Source; 2]) {
+    while first.open() || second.open() {
+        tokio::select! {
+            _ = first.next() => {}
+            _ = second.next() => {}
+        }
+    }
+}
+
+/// Our end of one of the process's streams.
+struct Source {
+    stream: Stream,
+    end: End,
+    buffer: Vec<u8>,
+    /// What was in the pipe when the main process had ended: its own last words, to be read whatever the clock says.
+    owed: u64,
+}
+
+enum End {
+    Pipe(pipe::Receiver),
+    Terminal(Terminal),
+    Closed,
+}
+
+impl Source {
+    fn new(stream: Stream, end: End) -> Self {
+        let size = if matches!(end, End::Closed) { 0 } else { MAX_CHUNK };
+        Self { stream, end, buffer: vec![0; size], owed: 0 }
+    }
+
+    fn open(&self) -> bool {
+        !matches!(self.end, End::Closed)
+    }
+
+    /// Whether everything that counts has been read.
+    fn done(&self, grace: Grace) -> bool {
+        !self.open() || (grace == Grace::Over && self.owed == 0)
+    }
+
+    fn note_owed(&mut self) {
+        self.owed = match &self.end {
+            End::Pipe(pipe) => ioctl_fionread(pipe).unwrap_or(0),
+            End::Terminal(terminal) => ioctl_fionread(terminal.get_ref()).unwrap_or(0),
+            End::Closed => 0,
+        };
+    }
+
+    /// The next piece, or `None` once it is closed; after that it never resolves again.
+    ///
+    /// # Cancel safety
+    /// Nothing is taken from the pipe before the future is ready.
+    async fn next(&mut self) -> Option<Bytes> {
+        let read = loop {
+            let read = match &self.end {
+                End::Pipe(pipe) => match pipe.readable().await {
+                    Ok(()) => pipe.try_read(&mut self.buffer),
+                    Err(error) => Err(error),
+                },
+                End::Terminal(terminal) => match terminal.readable().await {
+                    Ok(mut ready) => match ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut *self.buffer)?)) {
+                        Ok(read) => read,
+                        Err(_) => continue,
+                    },
+                    Err(error) => Err(error),
+                },
+                End::Closed => std::future::pending().await,
+            };
+            match read {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // A terminal says EIO when nobody has it open any more.
+                Err(_) => break 0,
+                Ok(read) => break read,
+            }
+        };
+        if read == 0 {
+            self.end = End::Closed;
+            self.buffer = Vec::new();
+            return None;
+        }
+        self.owed = self.owed.saturating_sub(read as u64);
+        Some(Bytes::copy_from_slice(&self.buffer[..read]))
+    }
+}
+
+fn end_event(exited: Exited) -> EndEvent {
+    let signal = exited.status.and_then(|status| status.signal());
+    let (exit_code, text) = match (exited.status.and_then(|status| status.code()), signal) {
+        (Some(code), _) => (code, format!("exit status {code}")),
+        (None, Some(signal)) => (-1, format!("signal: {}", signal_text(signal))),
+        (None, None) => (-1, "status unknown".to_owned()),
+    };
+    EndEvent {
+        exit_code,
+        exited: exit_code >= 0,
+        error: (exit_code != 0).then(|| text.clone()),
+        status: text,
+        signal,
+        timed_out: exited.timed_out,
+        duration_ms: Some(u64::try_from(exited.duration.as_millis()).unwrap_or(u64::MAX)),
+        ..EndEvent::default()
+    }
+}
+
+/// As E2B's server words them.
+fn signal_text(signal: i32) -> String {
+    match signal {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        4 => "illegal instruction",
+        6 => "aborted",
+        7 => "bus error",
+        8 => "floating point exception",
+        9 => "killed",
+        10 => "user defined signal 1",
+        11 => "segmentation fault",
+        12 => "user defined signal 2",
+        13 => "broken pipe",
+        14 => "alarm clock",
+        15 => "terminated",
+        other => return format!("signal {other}"),
+    }
+    .to_owned()
+}

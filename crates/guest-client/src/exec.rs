@@ -1,0 +1,506 @@
+//! Running commands through the agent.
+//!
+//! The guest decides what arrives here, so everything is bounded: a frame by the protocol, the output of a command by its
+//! limit, silence by a health request, and a command with a timeout by that timeout and some more.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, Method, Request, header};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Frame, Incoming};
+use wakeful_guest_proto::connect_rpc::{
+    Code, Decoder, NATIVE_HEADER, STREAM_TYPE, TIMEOUT_HEADER, json_frame, message_frame,
+};
+use wakeful_guest_proto::process::{
+    Base64, ConnectRequest, DataEvent, Empty, EndEvent, InputData, ListResponse, ProcessConfig, ProcessEvent,
+    ProcessInfo, ProcessInput, Pty, PtySize, SelectRequest, Selector, SendInputRequest, SendSignalRequest, Signal,
+    StartRequest, StartResponse, StreamInputRequest, UpdateRequest,
+};
+
+use crate::connect::{collect, full, json_request, request};
+use crate::{Body, Error, Guest};
+
+/// After so much silence the agent is asked whether it is there.
+const SILENCE: Duration = Duration::from_secs(10);
+/// And has so long to answer.
+const HEALTH: Duration = Duration::from_secs(5);
+/// What a command may take beyond its own timeout: a start under emulation, the kill, the last output.
+const SLACK: Duration = Duration::from_secs(30);
+/// Short calls about a process.
+const SHORT: Duration = Duration::from_secs(30);
+/// Input waits for the process that reads it.
+const INPUT: Duration = Duration::from_secs(300);
+const ANSWER_LIMIT: usize = 4 << 20;
+/// Output that is kept per stream unless asked otherwise.
+const OUTPUT_LIMIT: usize = 8 << 20;
+/// Input per frame.
+const INPUT_CHUNK: usize = 64 << 10;
+/// Room that is made for output before any has come.
+const FIRST_ROOM: usize = 64 << 10;
+
+/// A command to run to its end.
+#[derive(Debug, Clone)]
+pub struct Exec {
+    /// The program: a path, or a name to look up in the guest's `PATH`.
+    pub cmd: String,
+    /// Its arguments, without the program itself.
+    pub args: Vec<String>,
+    /// Environment over the sandbox's own.
+    pub env: BTreeMap<String, String>,
+    /// Working directory; `None`: the sandbox's default.
+    pub cwd: Option<String>,
+    /// User; `None`: the sandbox's default.
+    pub user: Option<String>,
+    /// Standard input; `None`: none at all.
+    pub stdin: Option<Bytes>,
+    /// When to kill it with all its offspring; `None`: never.
+    pub timeout: Option<Duration>,
+    /// Bytes to keep of each stream; the rest is read and dropped.
+    pub output_limit: usize,
+}
+
+impl Exec {
+    /// A program with arguments, everything else by default.
+    pub fn new<A: Into<String>>(cmd: impl Into<String>, args: impl IntoIterator<Item = A>) -> Self {
+        Self {
+            cmd: cmd.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            env: BTreeMap::new(),
+            cwd: None,
+            user: None,
+            stdin: None,
+            timeout: None,
+            output_limit: OUTPUT_LIMIT,
+        }
+    }
+
+    /// A line for `/bin/sh -c`.
+    pub fn shell(line: impl Into<String>) -> Self {
+        Self::new("/bin/sh", ["-c".to_owned(), line.into()])
+    }
+}
+
+/// What became of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Process id inside the sandbox.
+    pub pid: u32,
+    /// Exit code; 128 + n if signal n ended it.
+    pub exit_code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// It was killed because its time was over.
+    pub timed_out: bool,
+    /// As measured in the guest.
+    pub duration: Duration,
+    /// Standard output, up to the limit.
+    pub stdout: Vec<u8>,
+    /// Standard error, up to the limit.
+    pub stderr: Vec<u8>,
+    /// There was more standard output.
+    pub stdout_truncated: bool,
+    /// There was more standard error.
+    pub stderr_truncated: bool,
+}
+
+/// What a process does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecEvent {
+    /// It runs; always the first.
+    Started {
+        /// Process id inside the sandbox.
+        pid: u32,
+    },
+    /// It wrote something.
+    Output {
+        /// Where to.
+        stream: OutputStream,
+        /// What.
+        data: Bytes,
+        /// Place in its journal.
+        seq: Option<u64>,
+    },
+    /// A part of its output is lost; only in replays.
+    Gap {
+        /// How much.
+        dropped_bytes: u64,
+        /// The last place in the journal that is lost.
+        seq: Option<u64>,
+    },
+    /// It ended; always the last.
+    Ended {
+        /// How.
+        end: EndEvent,
+        /// Place in its journal.
+        seq: Option<u64>,
+    },
+    /// Nothing, for a while.
+    Keepalive,
+}
+
+/// Where a process writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// Its terminal.
+    Pty,
+}
+
+/// Events of one process as they come. Dropping it does not stop the process.
+#[derive(Debug)]
+pub struct ExecStream {
+    guest: Guest,
+    body: Incoming,
+    decoder: Decoder,
+    ended: bool,
+}
+
+impl ExecStream {
+    /// The next event; `None` after the last one.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the process could not be started or does not exist, [`Error::Unresponsive`] if nothing comes
+    /// and the agent does not answer otherwise, [`Error::Lost`], [`Error::Protocol`].
+    ///
+    /// # Cancel safety
+    /// No event is lost by dropping the future.
+    pub async fn next(&mut self) -> Result<Option<ExecEvent>, Error> {
+        loop {
+            let broken = |detail: String| Error::Protocol { detail };
+            if let Some(frame) = self.decoder.frame().map_err(|error| broken(error.to_string()))? {
+                if !frame.end {
+                    return self.event(&frame.payload).map(Some);
+                }
+                return match refusal(&frame.payload)? {
+                    Some(error) => Err(error),
+                    None if self.ended => Ok(None),
+                    None => Err(broken("the stream ended before the process".to_owned())),
+                };
+            }
+            let piece = self.guest.patiently(self.body.frame()).await?;
+            match piece {
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.decoder.feed(data);
+                    }
+                }
+                Some(Err(error)) => return Err(Error::from_hyper(&error)),
+                None if self.ended => return Ok(None),
+                None => return Err(Error::Lost),
+            }
+        }
+    }
+
+    fn event(&mut self, payload: &[u8]) -> Result<ExecEvent, Error> {
+        let broken = |detail: &str| Error::Protocol { detail: detail.to_owned() };
+        if self.ended {
+            return Err(broken("an event after the end of the process"));
+        }
+        let message: StartResponse = serde_json::from_slice(payload).map_err(|error| broken(&error.to_string()))?;
+        let seq = message.seq;
+        Ok(match message.event {
+            ProcessEvent::Start(start) => ExecEvent::Started { pid: start.pid },
+            ProcessEvent::Data(data) => {
+                let (stream, Base64(data)) = match data {
+                    DataEvent::Stdout(data) => (OutputStream::Stdout, data),
+                    DataEvent::Stderr(data) => (OutputStream::Stderr, data),
+                    DataEvent::Pty(data) => (OutputStream::Pty, data),
+                };
+                ExecEvent::Output { stream, data: data.into(), seq }
+            }
+            ProcessEvent::Gap(gap) => ExecEvent::Gap { dropped_bytes: gap.dropped_bytes, seq },
+            ProcessEvent::End(end) => {
+                self.ended = true;
+                ExecEvent::Ended { end, seq }
+            }
+            ProcessEvent::Keepalive(_) => ExecEvent::Keepalive,
+        })
+    }
+}
+
+/// The error of an end frame.
+fn refusal(payload: &[u8]) -> Result<Option<Error>, Error> {
+    #[derive(serde::Deserialize)]
+    struct End {
+        #[serde(default)]
+        error: Option<serde_json::Value>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Kind {
+        #[serde(default)]
+        code: Code,
+    }
+    let broken = |error: serde_json::Error| Error::Protocol { detail: error.to_string() };
+    let end: End = serde_json::from_slice(payload).map_err(broken)?;
+    let Some(error) = end.error else { return Ok(None) };
+    let text = error.to_string();
+    let code = serde_json::from_value::<Kind>(error).map_or(Code::Unknown, |kind| kind.code);
+    let status = http::StatusCode::from_u16(code.status()).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    Ok(Some(Error::refused(status, text.as_bytes())))
+}
+
+impl Guest {
+    /// Starts a process; its first event tells whether that worked. After `timeout` the agent kills it with all its
+    /// offspring.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], [`Error::Unresponsive`], [`Error::Protocol`].
+    ///
+    /// # Cancel safety
+    /// The process may have been started or not; once started, it runs on without us.
+    pub async fn start(&self, start: &StartRequest, timeout: Option<Duration>) -> Result<ExecStream, Error> {
+        let mut request = stream_request("Start", start)?;
+        if let Some(timeout) = timeout {
+            let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1);
+            request.headers_mut().insert(TIMEOUT_HEADER, HeaderValue::from(milliseconds));
+        }
+        self.events(request).await
+    }
+
+    /// Listens to a process that runs already, or that ended within the last hour: from now on, or from a place in its
+    /// journal on.
+    ///
+    /// # Errors
+    /// As [`Guest::start`].
+    pub async fn attach(&self, pid: u32, from_seq: Option<u64>) -> Result<ExecStream, Error> {
+        let connect = ConnectRequest { process: Selector::Pid(pid), from_seq };
+        self.events(stream_request("Connect", &connect)?).await
+    }
+
+    async fn events(&self, request: Request<Body>) -> Result<ExecStream, Error> {
+        let response = self.patiently(self.accepted(request)).await??;
+        Ok(ExecStream { guest: self.clone(), body: response.into_body(), decoder: Decoder::default(), ended: false })
+    }
+
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with a `wakeful_code` if it could not be started; [`Error::Unresponsive`]; [`Error::Late`] if
+    /// the agent does not end it long after its timeout; [`Error::Lost`]; [`Error::Protocol`].
+    ///
+    /// # Cancel safety
+    /// A command that has been started runs on.
+    pub async fn exec(&self, exec: &Exec) -> Result<ExecOutput, Error> {
+        let Some(timeout) = exec.timeout else { return self.run(exec).await };
+        let after = timeout.saturating_add(SLACK);
+        let late = |_| Error::Late { attempted: "end the command", after };
+        tokio::time::timeout(after, self.run(exec)).await.map_err(late)?
+    }
+
+    async fn run(&self, exec: &Exec) -> Result<ExecOutput, Error> {
+        let begun = Instant::now();
+        let process = ProcessConfig {
+            cmd: exec.cmd.clone(),
+            args: exec.args.clone(),
+            envs: exec.env.clone(),
+            cwd: exec.cwd.clone(),
+        };
+        let start = StartRequest {
+            process,
+            stdin: Some(exec.stdin.is_some()),
+            output_limit: Some(exec.output_limit as u64),
+            user: exec.user.clone(),
+            ..StartRequest::default()
+        };
+        let mut events = self.start(&start, exec.timeout).await?;
+        let pid = match events.next().await? {
+            Some(ExecEvent::Started { pid }) => pid,
+            _ => return Err(Error::Protocol { detail: "the process did not begin with its start".to_owned() }),
+        };
+        let mut stdout = Kept::new(exec.output_limit);
+        let mut stderr = Kept::new(exec.output_limit);
+        // Beside the output: a process may write before it has read everything. Whether it wants the input at all is its
+        // own affair, and a lost channel shows in the events.
+        let mut feeding = exec.stdin.is_some();
+        let mut feed = std::pin::pin!(async {
+            let _ = self.feed(pid, exec.stdin.clone().unwrap_or_default()).await;
+        });
+        let end = loop {
+            let event = tokio::select! {
+                biased;
+                event = events.next() => event?,
+                () = &mut feed, if feeding => {
+                    feeding = false;
+                    continue;
+                }
+            };
+            match event {
+                Some(ExecEvent::Output { stream: OutputStream::Stderr, data, .. }) => stderr.push(&data),
+                Some(ExecEvent::Output { data, .. }) => stdout.push(&data),
+                Some(ExecEvent::Ended { end, .. }) => break end,
+                Some(ExecEvent::Started { .. } | ExecEvent::Gap { .. } | ExecEvent::Keepalive) => {}
+                None => return Err(Error::Lost),
+            }
+        };
+        Ok(ExecOutput {
+            pid,
+            exit_code: end.signal.map_or(end.exit_code, |signal| 128_i32.saturating_add(signal)),
+            signal: end.signal,
+            timed_out: end.timed_out,
+            duration: end.duration_ms.map_or_else(|| begun.elapsed(), Duration::from_millis),
+            stdout_truncated: end.stdout_truncated || stdout.truncated,
+            stderr_truncated: end.stderr_truncated || stderr.truncated,
+            stdout: stdout.bytes,
+            stderr: stderr.bytes,
+        })
+    }
+
+    /// Writes all of a process's input and closes it.
+    async fn feed(&self, pid: u32, input: Bytes) -> Result<(), Error> {
+        if !input.is_empty() {
+            let first = StreamInputRequest::Start(SelectRequest { process: Selector::Pid(pid) });
+            let count = input.len().div_ceil(INPUT_CHUNK);
+            // Made one by one as the process reads, not all at once.
+            let chunks = (0..count).map(move |nth| {
+                let chunk = input.slice(nth * INPUT_CHUNK..input.len().min((nth + 1) * INPUT_CHUNK));
+                StreamInputRequest::Data(InputData { input: ProcessInput::Stdin(Base64(chunk.to_vec())) })
+            });
+            let frames = std::iter::once(first).chain(chunks).map(|message| {
+                let bytes = json_frame(&message).map_err(std::io::Error::other)?;
+                Ok(Frame::data(Bytes::from(bytes)))
+            });
+            let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
+            let request = native(request(Method::POST, "/process.Process/StreamInput", body)?, STREAM_TYPE);
+            // Refused or taken: the command itself tells how it went.
+            let response = self.accepted(request).await?;
+            collect(response.into_body(), ANSWER_LIMIT).await?;
+        }
+        self.close_stdin(pid).await
+    }
+
+    /// The processes that run.
+    ///
+    /// # Errors
+    /// Any.
+    pub async fn processes(&self) -> Result<Vec<ProcessInfo>, Error> {
+        let list: ListResponse = self.unary("/process.Process/List", "list processes", &Empty {}, None, SHORT).await?;
+        Ok(list.processes)
+    }
+
+    /// Writes to a process's standard input or, if it has one, to its terminal. Waits until it has been taken.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the process is gone or takes no such input.
+    pub async fn send_input(&self, pid: u32, input: ProcessInput) -> Result<(), Error> {
+        let message = SendInputRequest { process: Selector::Pid(pid), input };
+        let _: Empty = self.unary("/process.Process/SendInput", "take input", &message, None, INPUT).await?;
+        Ok(())
+    }
+
+    /// Ends a process's standard input.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the process is gone or has a terminal.
+    pub async fn close_stdin(&self, pid: u32) -> Result<(), Error> {
+        let message = SelectRequest { process: Selector::Pid(pid) };
+        let _: Empty = self.unary("/process.Process/CloseStdin", "close an input", &message, None, INPUT).await?;
+        Ok(())
+    }
+
+    /// Signals a process's group; SIGKILL takes all its offspring with it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `process_not_found` if it is gone.
+    pub async fn signal(&self, pid: u32, signal: Signal) -> Result<(), Error> {
+        let message = SendSignalRequest { process: Selector::Pid(pid), signal };
+        let _: Empty = self.unary("/process.Process/SendSignal", "send a signal", &message, None, SHORT).await?;
+        Ok(())
+    }
+
+    /// Changes the size of a process's terminal.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the process is gone or has none.
+    pub async fn resize(&self, pid: u32, size: PtySize) -> Result<(), Error> {
+        let message = UpdateRequest { process: Selector::Pid(pid), pty: Some(Pty { size }) };
+        let _: Empty = self.unary("/process.Process/Update", "resize a terminal", &message, None, SHORT).await?;
+        Ok(())
+    }
+
+    /// A unary call of one of the agent's services, as a user.
+    pub(crate) async fn unary<A: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        attempted: &'static str,
+        message: &impl serde::Serialize,
+        user: Option<&str>,
+        deadline: Duration,
+    ) -> Result<A, Error> {
+        self.unary_bounded(path, attempted, message, user, deadline, ANSWER_LIMIT).await
+    }
+
+    /// The same for an answer of unusual length.
+    pub(crate) async fn unary_bounded<A: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        attempted: &'static str,
+        message: &impl serde::Serialize,
+        user: Option<&str>,
+        deadline: Duration,
+        limit: usize,
+    ) -> Result<A, Error> {
+        let mut request = native(json_request(Method::POST, path, message)?, "application/json");
+        if let Some(user) = user {
+            let value = format!("Basic {}", STANDARD.encode(format!("{user}:")));
+            let value = HeaderValue::from_str(&value).map_err(|error| Error::Protocol { detail: error.to_string() })?;
+            request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
+        self.call(attempted, request, deadline, limit).await
+    }
+
+    /// Waits for something of the guest; whenever nothing has come for a while, the agent must answer a health request.
+    pub(crate) async fn patiently<F: Future>(&self, awaited: F) -> Result<F::Output, Error> {
+        let mut awaited = std::pin::pin!(awaited);
+        loop {
+            if let Ok(output) = tokio::time::timeout(SILENCE, &mut awaited).await {
+                return Ok(output);
+            }
+            match self.health(HEALTH).await {
+                Ok(()) => {}
+                Err(Error::Lost) => return Err(Error::Lost),
+                Err(_) => return Err(Error::Unresponsive),
+            }
+        }
+    }
+}
+
+/// Marks a request as ours, so that the answer has our fields.
+pub(crate) fn native(mut request: Request<Body>, content_type: &'static str) -> Request<Body> {
+    request.headers_mut().insert(NATIVE_HEADER, HeaderValue::from_static("1"));
+    request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    request
+}
+
+fn stream_request(method: &str, message: &impl serde::Serialize) -> Result<Request<Body>, Error> {
+    let payload = serde_json::to_vec(message).map_err(|error| Error::Protocol { detail: error.to_string() })?;
+    let body = full(message_frame(&payload));
+    Ok(native(request(Method::POST, &format!("/process.Process/{method}"), body)?, STREAM_TYPE))
+}
+
+/// Output up to a limit, whatever the guest sends.
+struct Kept {
+    bytes: Vec<u8>,
+    limit: usize,
+    truncated: bool,
+}
+
+impl Kept {
+    fn new(limit: usize) -> Self {
+        Self { bytes: Vec::with_capacity(limit.min(FIRST_ROOM)), limit, truncated: false }
+    }
+
+    fn push(&mut self, data: &[u8]) {
+        let room = self.limit - self.bytes.len();
+        self.truncated |= data.len() > room;
+        self.bytes.extend_from_slice(&data[..data.len().min(room)]);
+    }
+}

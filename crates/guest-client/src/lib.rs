@@ -1,0 +1,24 @@
+//! The host's end of the agent's channel: restore, quiesce, exec, files, tunnels.
+//!
+//! ```text
+//!   byte stream (unix socket of the engine, TCP)
+//!      └─ hello ─▶ HTTP/2, host = client ─▶ Guest (cheap to clone; many calls at once)
+//! ```
+//!
+//! The guest is hostile: every answer is bounded before it is kept, every wait of this crate's own calls has a deadline,
+//! and no name or path that it sends is used on the host. A channel that breaks gives [`Error::Lost`] to every call on
+//! it; the caller closes it, connects again, and decides what may be repeated.
+
+mod connect;
+mod control;
+mod error;
+mod exec;
+mod files;
+mod tunnel;
+
+pub use connect::{Body, Guest, empty, full};
+pub use error::Error;
+pub use exec::{Exec, ExecEvent, ExecOutput, ExecStream, OutputStream};
+pub use files::{Entry, FileHead, FilePart, FileStream};
+pub use tunnel::Tunnel;
+pub use wakeful_guest_proto as proto;

@@ -1,0 +1,9 @@
+//! The host's end of the channel against the real agent.
+
+mod agent;
+mod channel;
+mod control;
+mod e2b;
+mod exec;
+mod files;
+mod tunnel;
