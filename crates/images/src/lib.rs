@@ -1,0 +1,29 @@
+//! Root file systems into read-only bases.
+//!
+//! A template begins as a list of Debian packages and ends as one ext4 image that every sandbox of it shares, named by
+//! the digest of its bytes. Nothing is mounted on the host: `mke2fs -d` fills the image from a directory, and what
+//! mmdebstrap mounts lives in a mount and pid namespace of its own, which ends with it.
+//!
+//! ```text
+//!   DebianSpec ──check──▶ sources, packages ──mmdebstrap──▶ WORK/build-…/root ──mke2fs -d──▶ WORK/build-…/base/base.ext4
+//!                                 ▲  │                                                            │ fsync, BLAKE3, rename
+//!                                 │  ▼                                                            ▼
+//!                          CACHE/{archives,lists}                                       BASES/<digest>/base.ext4
+//! ```
+//!
+//! A build fails with the step that failed and the last lines of its output, and leaves nothing in WORK; so does one
+//! whose future is dropped. After a crash of the whole process, [`clear_leftovers`] removes what lay in WORK.
+
+mod bootstrap;
+mod build;
+mod error;
+mod ext4;
+mod log;
+mod spec;
+mod workplace;
+
+pub use build::{Base, Places, build};
+pub use error::Error;
+pub use log::{Event, Log};
+pub use spec::{BUILTINS, DebianSpec, builtin};
+pub use workplace::clear_leftovers;
