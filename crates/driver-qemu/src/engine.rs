@@ -1,0 +1,166 @@
+//! One engine, seen through the trait.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use wakeful_driver::{ByteStream, Engine, Error, Exit, Image, Place};
+
+use crate::control::{Failure, Qmp};
+use crate::engines::Pinned;
+use crate::files;
+use crate::host::{Host, blocking};
+use crate::place::Record;
+use crate::process::Process;
+use crate::snapshot::{self, OVERLAY, Saving};
+
+/// Within which an engine must see that its stream was closed: under a millisecond, as a rule.
+const HANG_UP: Duration = Duration::from_secs(5);
+/// How much of what an engine printed is told.
+const OUTPUT: u64 = 2000;
+
+/// A QEMU process.
+#[derive(Debug)]
+pub(crate) struct QemuEngine {
+    host: Arc<Host>,
+    place: Place,
+    process: Arc<Process>,
+    qmp: Qmp,
+    record: Record,
+}
+
+impl QemuEngine {
+    pub(crate) fn new(host: Arc<Host>, place: Place, process: Arc<Process>, qmp: Qmp, record: Record) -> Self {
+        Self { host, place, process, qmp, record }
+    }
+
+    pub(crate) fn qmp(&self) -> &Qmp {
+        &self.qmp
+    }
+
+    async fn told<T>(&self, result: Result<T, Failure>, doing: &'static str) -> Result<T, Error> {
+        match result {
+            Ok(value) => Ok(value),
+            Err(failure) => {
+                let console = self.place.data.join("console.log");
+                Err(explain(failure, doing, &self.process, (&console, self.record.console_from)).await)
+            }
+        }
+    }
+
+    fn output(&self) -> String {
+        files::tail(&self.place.data.join("console.log"), self.record.console_from, OUTPUT)
+    }
+}
+
+/// Why a command had no answer, in the caller's words: an engine that closed its monitor has ended, or is about to.
+pub(crate) async fn explain(
+    failure: Failure,
+    doing: &'static str,
+    process: &Process,
+    (console, from): (&Path, u64),
+) -> Error {
+    match failure {
+        Failure::Late(after) => Error::Late { doing, after },
+        Failure::Refused(answer) => Error::Refused { doing, answer },
+        Failure::Closed => {
+            let status = timeout(Duration::from_secs(1), process.ended()).await;
+            let mut output = files::tail(console, from, OUTPUT);
+            if output.is_empty() {
+                output = match status {
+                    Ok(Some(status)) => status,
+                    Ok(None) => "it printed nothing".to_owned(),
+                    Err(_) => "it closed its monitor and lives on".to_owned(),
+                };
+            }
+            Error::Ended { doing, output }
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for QemuEngine {
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    async fn connect(&self) -> Result<Box<dyn ByteStream>, Error> {
+        // The socket has been listening since before the engine was started: this never waits.
+        match UnixStream::connect(self.place.run.join("agent")).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(_) if self.process.has_ended() => {
+                Err(Error::Ended { doing: "connect to the agent", output: self.output() })
+            }
+            Err(source) => Err(Error::io("connect to the agent", source)),
+        }
+    }
+
+    async fn disconnected(&self) -> Result<(), Error> {
+        let seen = async {
+            while !self.qmp.agent_disconnected().await? {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+            Ok(())
+        };
+        let seen = timeout(HANG_UP, seen).await.unwrap_or(Err(Failure::Late(HANG_UP)));
+        self.told(seen, "see that the stream was closed").await
+    }
+
+    async fn resume(&self) -> Result<(), Error> {
+        self.told(self.qmp.call("cont", json!({})).await.map(drop), "run").await
+    }
+
+    async fn pause(&self) -> Result<(), Error> {
+        self.told(self.qmp.call("stop", json!({})).await.map(drop), "stop").await
+    }
+
+    async fn save(&self, into: &Path) -> Result<Image, Error> {
+        const DOING: &str = "save the engine";
+        let failed = |source| Error::io(DOING, source);
+        if self.told(self.qmp.status().await, DOING).await? == "running" {
+            return Err(Error::Refused { doing: DOING, answer: "it is running".to_owned() });
+        }
+        let overlay = self.place.data.join(OVERLAY);
+        // The disk is cut in the same stopped window; its sync goes on beside the rest.
+        let synced = blocking(move || {
+            files::open_regular(&overlay, false)
+                .and_then(|file| file.sync_all())
+                .map_err(|source| Error::io("sync the disk", source))
+        });
+        let saved = async {
+            let (state, writer) = snapshot::memory_file().map_err(failed)?;
+            self.told(self.qmp.save_devices(writer.as_fd()).await, DOING).await?;
+            let engine = Pinned::open(&self.host.data_dir, &self.record.engine)
+                .ok_or_else(|| Error::Missing { what: format!("the kept engine {}", self.record.engine) })?;
+            let saving = Saving {
+                process: self.process.clone(),
+                record: self.record.clone(),
+                data: self.place.data.clone(),
+                into: into.to_owned(),
+                state,
+                jail: self.host.jail,
+                engine,
+            };
+            blocking(move || saving.write()).await
+        };
+        let (synced, saved) = tokio::join!(synced, saved);
+        let (made, image) = saved?;
+        synced?;
+        made.keep();
+        Ok(image)
+    }
+
+    async fn exited(&self) -> Exit {
+        let status = self.process.ended().await;
+        Exit { status, output: self.output() }
+    }
+
+    async fn kill(&self) -> Result<(), Error> {
+        self.process.kill().await
+    }
+}

@@ -1,0 +1,436 @@
+//! From a source to an engine that is loaded or running.
+//!
+//! ```text
+//!   check the image, open or make the files            nothing has happened yet
+//!   run directory, lock, sockets, account, spawn       from here on: dropped or failed = killed and removed
+//!   monitor answers  ‖  pages are injected             the diff goes in while the engine is still starting
+//!   device state is loaded                             a state that does not fit ends the engine; nothing is spent
+//!   the account gets its start time                    from here on a later daemon adopts it
+//! ```
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use serde_json::json;
+use wakeful_driver::{Error, Image, Machine, MemoryBase, Place, Source};
+use wakeful_sys::{copy, pages, pidfd, spawn};
+
+use crate::boot::{self, Accelerator, Arguments, Start};
+use crate::control::{Failure, Incoming, Qmp};
+use crate::diff::Diff;
+use crate::engine::{QemuEngine, explain};
+use crate::engines::Pinned;
+use crate::host::{Host, blocking};
+use crate::place::{self, Memory, Record};
+use crate::process::Process;
+use crate::snapshot::{self, Detail, Made, OVERLAY};
+use crate::{files, initramfs};
+
+/// From the spawn to the first word of the monitor; a burst of launches on few cores takes its time.
+const START: Duration = Duration::from_secs(60);
+
+/// [`Source`], owned, for a thread that may block.
+enum Job {
+    Golden { secret: [u8; 32] },
+    Clone { golden: PathBuf, image: Image },
+    Wake { checkpoint: PathBuf, image: Image },
+    Boot { secret: [u8; 32] },
+}
+
+impl From<Source<'_>> for Job {
+    fn from(source: Source<'_>) -> Self {
+        match source {
+            Source::Golden { secret } => Self::Golden { secret },
+            Source::Clone { golden, image } => Self::Clone { golden: golden.to_owned(), image: image.clone() },
+            Source::Wake { checkpoint, image } => {
+                Self::Wake { checkpoint: checkpoint.to_owned(), image: image.clone() }
+            }
+            Source::Boot { secret } => Self::Boot { secret },
+        }
+    }
+}
+
+/// All that an engine is given.
+struct Prepared {
+    engine: Pinned,
+    memory: Memory,
+    memory_file: File,
+    base: File,
+    overlay: File,
+    from: Origin,
+    /// What was made for it, to be removed if it fails.
+    made: Made,
+}
+
+enum Origin {
+    Kernel { kernel: File, initramfs: File },
+    State { state: File, pages: Option<Diff> },
+}
+
+pub(crate) async fn launch(
+    host: &Arc<Host>,
+    place: &Place,
+    machine: Machine,
+    base: &Path,
+    source: Source<'_>,
+) -> Result<Arc<QemuEngine>, Error> {
+    let mut made = Made::default();
+    if matches!(source, Source::Golden { .. }) {
+        make_overlay(&mut made, &place.data.join(OVERLAY), machine.disk_mb).await?;
+    }
+    let (job, owned) = (Job::from(source), (host.clone(), place.clone(), base.to_owned()));
+    let started = blocking(move || {
+        let (host, place, base) = owned;
+        let prepared = prepare(&host, &place, machine, &base, job, made)?;
+        start(&host, &place, machine, prepared)
+    })
+    .await?;
+    let Started { mut starting, record, from } = started;
+    match finish(host, place, &starting.process, record, from).await {
+        Ok(engine) => {
+            starting.keep();
+            Ok(Arc::new(engine))
+        }
+        Err(error) => {
+            starting.abandon().await;
+            Err(error)
+        }
+    }
+}
+
+async fn make_overlay(made: &mut Made, path: &Path, disk_mb: u32) -> Result<(), Error> {
+    let failed = |source| Error::io("make the disk", source);
+    let file = made.create(path.to_owned()).map_err(failed)?;
+    file.set_len(u64::from(disk_mb) << 20).map_err(failed)?;
+    // A journal, because guests die; a small one, and nothing initialised that the guest can initialise itself.
+    wakeful_debian::Program::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-O", "^resize_inode", "-J", "size=16", "-m", "0"])
+        .args(["-E", "lazy_itable_init=1,lazy_journal_init=1"])
+        .arg(path)
+        .deadline(Duration::from_secs(60))
+        .text()
+        .await
+        .map_err(|error| Error::Io {
+            doing: "make the disk's file system".to_owned(),
+            source: io::Error::other(error),
+        })?;
+    Ok(())
+}
+
+fn prepare(
+    host: &Host,
+    place: &Place,
+    machine: Machine,
+    base: &Path,
+    job: Job,
+    mut made: Made,
+) -> Result<Prepared, Error> {
+    let failed = |source| Error::io("open the files of an engine", source);
+    let base = files::open_regular(base, false).map_err(failed)?;
+    let overlay_path = place.data.join(OVERLAY);
+    let boots = |secret: &[u8; 32]| -> Result<Origin, Error> {
+        let kernel = File::open(host.kernel.path.join("vmlinux")).map_err(failed)?;
+        Ok(Origin::Kernel { kernel, initramfs: initramfs::with_secret(&host.initramfs, secret).map_err(failed)? })
+    };
+    match job {
+        Job::Golden { secret } => {
+            let file = made.create(place.data.join("mem")).map_err(failed)?;
+            file.set_len(u64::from(machine.memory_mb) << 20).map_err(failed)?;
+            host.jail.allow_writing(&file).map_err(failed)?;
+            let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
+            let (engine, from) = (host.engine.clone(), boots(&secret)?);
+            Ok(Prepared { engine, memory: Memory::Shared, memory_file: file, base, overlay, from, made })
+        }
+        Job::Boot { secret } => {
+            let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
+            let file = snapshot::fresh_base(&place.data, machine.memory_mb, host.jail, &host.engine).map_err(failed)?;
+            let (engine, from) = (host.engine.clone(), boots(&secret)?);
+            let memory = Memory::Private(MemoryBase::Own);
+            Ok(Prepared { engine, memory, memory_file: file, base, overlay, from, made })
+        }
+        Job::Clone { golden, image } => {
+            let engine = fitting(host, &image, machine)?;
+            if image.base.is_some() {
+                return Err(Error::Unfit { reason: "a checkpoint is no golden snapshot".to_owned() });
+            }
+            let (memory_file, _) = snapshot::open_memory(&golden.join("mem"), machine.memory_mb)?;
+            let state = snapshot::open_state(&golden, &image)?;
+            let source = files::open_regular(&golden.join(OVERLAY), false).map_err(failed)?;
+            let overlay = made.create(overlay_path).map_err(failed)?;
+            copy::sparse_copy(&source, &overlay).map_err(failed)?;
+            let memory = Memory::Private(MemoryBase::Golden(golden));
+            Ok(Prepared {
+                engine,
+                memory,
+                memory_file,
+                base,
+                overlay,
+                from: Origin::State { state, pages: None },
+                made,
+            })
+        }
+        Job::Wake { checkpoint, image } => {
+            let engine = fitting(host, &image, machine)?;
+            let Some(over) = image.base.clone() else {
+                return Err(Error::Unfit { reason: "a golden snapshot is no checkpoint".to_owned() });
+            };
+            let memory = Memory::Private(over);
+            let (memory_file, bytes) = snapshot::open_memory(&memory.path(&place.data), machine.memory_mb)?;
+            let state = snapshot::open_state(&checkpoint, &image)?;
+            let pages = snapshot::open_pages(&checkpoint, &image, bytes)?;
+            let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
+            Ok(Prepared { engine, memory, memory_file, base, overlay, from: Origin::State { state, pages }, made })
+        }
+    }
+}
+
+/// The kept engine that wrote this image, if everything that it depends on is as it was.
+fn fitting(host: &Host, image: &Image, machine: Machine) -> Result<Pinned, Error> {
+    let detail = Detail::of(image)?;
+    if detail.machine != machine.into() {
+        return Err(Error::Unfit { reason: format!("it is not of a machine {machine}") });
+    }
+    let engine = Pinned::open(&host.data_dir, &detail.engine)
+        .ok_or_else(|| Error::Unfit { reason: format!("the engine {} is not kept here", detail.engine) })?;
+    if host.key(&engine) != image.engine {
+        return Err(Error::Unfit {
+            reason: format!("accelerator, processor or clock rate are not those of {}", detail.engine),
+        });
+    }
+    Ok(engine)
+}
+
+struct Started {
+    starting: Starting,
+    record: Record,
+    from: Origin,
+}
+
+/// An engine that nobody is responsible for yet. Dropped, it is killed and all that was made for it is removed.
+struct Starting {
+    process: Arc<Process>,
+    run: PathBuf,
+    made: Option<Made>,
+    kept: bool,
+}
+
+impl Starting {
+    fn keep(&mut self) {
+        self.kept = true;
+        if let Some(made) = self.made.take() {
+            made.keep();
+        }
+    }
+
+    async fn abandon(mut self) {
+        if self.process.kill().await.is_ok() {
+            let _ = place::remove(&self.run);
+            self.kept = true;
+        }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.process.kill_now();
+            let _ = place::remove(&self.run);
+        }
+    }
+}
+
+/// Removes the run directory if the engine could not even be started.
+struct RunDir<'a>(Option<&'a Path>);
+
+impl Drop for RunDir<'_> {
+    fn drop(&mut self) {
+        if let Some(run) = self.0 {
+            let _ = place::remove(run);
+        }
+    }
+}
+
+fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Result<Started, Error> {
+    let failed = |source| Error::io("start an engine", source);
+    let Prepared { engine, memory, memory_file, base, overlay, from, made } = prepared;
+    let run = &place.run;
+    if place::is_locked(run).map_err(failed)? {
+        return Err(Error::Refused { doing: "start where an engine lives", answer: place.name.clone() });
+    }
+    place::remove(run)?;
+    files::make_dir(run, 0o700).map_err(failed)?;
+    let mut run_dir = RunDir(Some(run));
+
+    let lock = place::lock(run).map_err(failed)?;
+    let pid_file = files::create_new(&run.join("pid")).map_err(failed)?;
+    let (monitor, agent) = (listen(&run.join("qmp")).map_err(failed)?, listen(&run.join("agent")).map_err(failed)?);
+    let console = File::options()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(place.data.join("console.log"))
+        .map_err(failed)?;
+    let meta = memory_file.metadata().map_err(failed)?;
+    let record = Record {
+        key: host.key(&engine),
+        engine: engine.name.clone(),
+        accel: host.accelerator.name().to_owned(),
+        machine: machine.into(),
+        memory,
+        memory_inode: meta.ino(),
+        memory_bytes: meta.len(),
+        console_from: console.metadata().map_err(failed)?.len(),
+        started: None,
+    };
+    // Before the engine exists: who finds it must know what it is.
+    place::write_record(run, &record).map_err(failed)?;
+
+    let engine_dir = engine.enter().map_err(failed)?;
+    let command_line = boot::kernel_command_line(host.accelerator, host.tsc_khz);
+    let start = match &from {
+        Origin::Kernel { kernel, initramfs } => {
+            Start::Kernel { kernel: kernel.as_fd(), initramfs: initramfs.as_fd(), command_line: &command_line }
+        }
+        Origin::State { .. } => Start::Incoming,
+    };
+    let arguments = Arguments {
+        engine: &engine,
+        engine_dir: engine_dir.as_fd(),
+        accelerator: host.accelerator,
+        machine,
+        memory: memory_file.as_fd(),
+        shared: record.memory == Memory::Shared,
+        base: base.as_fd(),
+        overlay: overlay.as_fd(),
+        agent: agent.as_fd(),
+        monitor: monitor.as_fd(),
+        start,
+    };
+    let mut inherit = vec![
+        lock.as_fd(),
+        engine_dir.as_fd(),
+        memory_file.as_fd(),
+        base.as_fd(),
+        overlay.as_fd(),
+        agent.as_fd(),
+        monitor.as_fd(),
+    ];
+    if let Origin::Kernel { kernel, initramfs } = &from {
+        inherit.extend([kernel.as_fd(), initramfs.as_fd()]);
+    }
+    let child = spawn::spawn(&spawn::Spec {
+        program: &arguments.program(),
+        args: &arguments.list(),
+        env: &arguments.environment(),
+        inherit: &inherit,
+        output: &console,
+        pid_file: pid_file.as_fd(),
+        identity: host.jail.identity(&place.name, &host.groups()),
+    })
+    .map_err(failed)?;
+    let process = Process::new(child.pid, child.pidfd).map_err(failed)?;
+    run_dir.0 = None;
+    let starting = Starting { process: Arc::new(process), run: run.clone(), made: Some(made), kept: false };
+    Ok(Started { starting, record, from })
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    UnixListener::bind(path)
+}
+
+async fn finish(
+    host: &Arc<Host>,
+    place: &Place,
+    process: &Arc<Process>,
+    mut record: Record,
+    from: Origin,
+) -> Result<QemuEngine, Error> {
+    let monitor = place.run.join("qmp");
+    let console = (place.data.join("console.log"), record.console_from);
+    let tell = |failure, doing| explain(failure, doing, process, (&console.0, console.1));
+    let qmp = match from {
+        Origin::Kernel { .. } => {
+            let qmp = match Qmp::connect(&monitor, START).await {
+                Ok(qmp) => qmp,
+                Err(failure) => return Err(tell(failure, "start").await),
+            };
+            // Until there are network slots the card is there and unplugged; an image keeps it so.
+            if let Err(failure) = qmp.call("set_link", json!({"name": boot::CARD, "up": false})).await {
+                return Err(tell(failure, "unplug its network card").await);
+            }
+            qmp
+        }
+        Origin::State { state, pages } => {
+            let (inode, bytes) = (record.memory_inode, record.memory_bytes);
+            let inject = async {
+                let Some(pages) = pages else { return Ok(()) };
+                // The thread keeps the process: its pid stays taken until the last page is written.
+                let process = process.clone();
+                blocking(move || inject(&process, &pages, inode, bytes)).await
+            };
+            let (qmp, injected) = tokio::join!(Qmp::connect(&monitor, START), inject);
+            let qmp = match qmp {
+                Ok(qmp) => qmp,
+                Err(failure) => return Err(tell(failure, "start").await),
+            };
+            injected?;
+            let version = Pinned::open(&host.data_dir, &record.engine).map_or((0, 0), |engine| engine.numbers());
+            let how = if version >= (9, 1) { Incoming::File } else { Incoming::Fd };
+            match qmp.load_devices(state.as_fd(), how).await {
+                Ok(()) => {}
+                Err(Failure::Late(after)) => return Err(Error::Late { doing: "load device state", after }),
+                Err(failure) => {
+                    let reason = match tell(failure, "load device state").await {
+                        Error::Ended { output, .. } => output,
+                        other => other.to_string(),
+                    };
+                    return Err(Error::Unfit { reason: format!("the engine refused the state: {reason}") });
+                }
+            }
+            qmp
+        }
+    };
+    let failed = |source| Error::io("write an engine's account", source);
+    record.started = Some(pidfd::start_time(process.pid()).map_err(failed)?);
+    place::write_record(&place.run, &record).map_err(failed)?;
+    Ok(QemuEngine::new(host.clone(), place.clone(), process.clone(), qmp, record))
+}
+
+/// Waits for the mapping, which is made early in an engine's start, and writes all pages. All must be in before the load.
+fn inject(process: &Process, pages: &Diff, inode: u64, bytes: u64) -> Result<(), Error> {
+    let failed = |source| Error::io("inject a checkpoint's pages", source);
+    let begun = Instant::now();
+    let mappings = loop {
+        if let Some(mappings) = pages::private_mappings(process.pid(), inode, bytes).map_err(failed)? {
+            break mappings;
+        }
+        let ended = pidfd::wait_ended(process.fd(), Duration::from_micros(500)).map_err(failed)?;
+        if ended {
+            return Err(Error::Ended { doing: "inject a checkpoint's pages", output: String::new() });
+        }
+        if begun.elapsed() > START {
+            return Err(Error::Late { doing: "map its memory", after: START });
+        }
+    };
+    let waited = begun.elapsed();
+    pages.inject(process.pid(), &mappings).map_err(failed)?;
+    tracing::debug!(pages = pages.len(), ?waited, took = ?begun.elapsed(), "pages injected");
+    Ok(())
+}
+
+/// The groups that let an engine open `/dev/kvm`.
+pub(crate) fn kvm_groups(accelerator: Accelerator) -> Vec<u32> {
+    match (accelerator, fs::metadata("/dev/kvm")) {
+        // Never the group of root: that would open far more than this one device.
+        (Accelerator::Kvm, Ok(meta)) if meta.mode() & 0o060 == 0o060 && meta.gid() != 0 => vec![meta.gid()],
+        _ => Vec::new(),
+    }
+}

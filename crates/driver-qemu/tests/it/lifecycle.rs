@@ -1,0 +1,260 @@
+//! Golden, clone, cancel, suspend, wake, compact, boot, exit.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use wakeful_driver::{Driver, Error, MemoryBase, Source};
+
+use crate::lab::{Lab, shell};
+
+fn env(value: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("REMEMBER".to_owned(), value.to_owned())])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_survives_cancel_suspend_and_compaction() {
+    let lab = Lab::open().await;
+    let (mut sandbox, engine, guest) = lab.clone("life").await;
+    let owner = fs::metadata(format!("/proc/{}", engine.pid())).expect("it lives");
+    assert!((64100..65100).contains(&owner.uid()) && owner.gid() == 64100, "engines are nobody");
+    sandbox.restore(&guest, Some(env("one"))).await;
+
+    // A suspend that somebody changes his mind about.
+    let cancelled = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(0)).await;
+    assert_eq!(cancelled.base, Some(MemoryBase::Golden(lab.golden.clone())));
+    let guest = sandbox.go(&*engine).await;
+    assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "one");
+    sandbox.restore(&guest, Some(env("two"))).await;
+
+    // One that is kept; its engine goes.
+    let first = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(1)).await;
+    assert!(first.bytes() < 64 << 20, "{} bytes for an idle guest", first.bytes());
+    engine.kill().await.expect("can be killed");
+    engine.kill().await.expect("twice is fine");
+    sandbox.qemu.reap(&sandbox.place).await.expect("can be reaped");
+    assert!(!sandbox.place.run.exists() && sandbox.processes().is_empty());
+
+    // Waking spends nothing until somebody says so: the same checkpoint loads twice.
+    for _ in 0..2 {
+        let source = Source::Wake { checkpoint: &sandbox.checkpoint(1), image: &first };
+        let engine = sandbox.launch(source).await.expect("can be woken");
+        engine.kill().await.expect("can be killed");
+    }
+    let source = Source::Wake { checkpoint: &sandbox.checkpoint(1), image: &first };
+    let engine = sandbox.launch(source).await.expect("can be woken");
+    let guest = sandbox.go(&*engine).await;
+    assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "two");
+    sandbox.restore(&guest, Some(env("three"))).await;
+    let second = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(2)).await;
+    engine.kill().await.expect("can be killed");
+
+    // Folded into an own base, there are no pages left to inject.
+    let folded = sandbox.qemu.compact(&sandbox.place, &sandbox.checkpoint(2), &second).await.expect("can be compacted");
+    assert_eq!(folded.base, Some(MemoryBase::Own));
+    assert!(folded.files.iter().all(|file| file.name != "mem.diff"));
+    assert!(sandbox.place.data.join("mem.base").exists() && !sandbox.place.data.join("mem.base.new").exists());
+    // Until the caller commits that, the old account over the old files is as good as ever.
+    let source = Source::Wake { checkpoint: &sandbox.checkpoint(2), image: &second };
+    sandbox.launch(source).await.expect("can be woken").kill().await.expect("can be killed");
+    fs::remove_file(sandbox.checkpoint(2).join("mem.diff")).expect("is there");
+    let source = Source::Wake { checkpoint: &sandbox.checkpoint(2), image: &folded };
+    let engine = sandbox.launch(source).await.expect("can be woken");
+    let guest = sandbox.go(&*engine).await;
+    assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "three");
+
+    // The next one is a difference to the own base; compacting it replaces that base.
+    let third = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(3)).await;
+    assert_eq!(third.base, Some(MemoryBase::Own));
+    engine.kill().await.expect("can be killed");
+    let folded = sandbox.qemu.compact(&sandbox.place, &sandbox.checkpoint(3), &third).await.expect("can be compacted");
+    for image in [&third, &folded] {
+        // Old pages over the new base give the same memory.
+        let source = Source::Wake { checkpoint: &sandbox.checkpoint(3), image };
+        let engine = sandbox.launch(source).await.expect("can be woken");
+        engine.kill().await.expect("can be killed");
+    }
+    let source = Source::Wake { checkpoint: &sandbox.checkpoint(3), image: &folded };
+    let engine = sandbox.launch(source).await.expect("can be woken");
+    let guest = sandbox.go(&*engine).await;
+    assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "three");
+    drop(guest);
+    sandbox.qemu.reap(&sandbox.place).await.expect("a running one can be reaped");
+    assert!(!sandbox.place.run.exists() && sandbox.processes().is_empty());
+    // Whoever reaps takes the status; that it has ended is known to all.
+    engine.exited().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_memory_and_disk_come_back() {
+    let lab = Lab::open().await;
+    let (mut sandbox, engine, guest) = lab.clone("data").await;
+    // The card is there and unplugged, also in a clone.
+    let carrier = "echo 0x1003 > /sys/class/net/eth0/flags && cat /sys/class/net/eth0/carrier";
+    assert_eq!(shell(&guest, carrier).await, "0");
+    let make = "head -c 20000000 /dev/urandom > /dev/shm/memory; head -c 5000000 /dev/urandom > /root/disk; \
+                md5sum /dev/shm/memory /root/disk > /root/sums; cat /root/sums";
+    shell(&guest, make).await;
+    // A process that goes on counting.
+    let count = "(i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &";
+    shell(&guest, count).await;
+    let check = "echo 3 > /proc/sys/vm/drop_caches; md5sum -c /root/sums && cat /dev/shm/count";
+    shell(&guest, "while ! test -s /dev/shm/count; do sleep 0.05; done").await;
+
+    let (mut engine, mut guest) = (engine, guest);
+    for cycle in 1..=3 {
+        let before: u64 = shell(&guest, "cat /dev/shm/count").await.parse().expect("a number");
+        let checkpoint = sandbox.checkpoint(cycle);
+        let mut image = sandbox.suspend(&*engine, guest, &checkpoint).await;
+        engine.kill().await.expect("can be killed");
+        assert!(image.bytes() > 20_000_000 || cycle > 2, "{} bytes", image.bytes());
+        if cycle == 2 {
+            image = sandbox.qemu.compact(&sandbox.place, &checkpoint, &image).await.expect("can be compacted");
+        } else if cycle == 3 {
+            assert!(image.bytes() < 20_000_000, "{} bytes over an own base", image.bytes());
+        }
+        let source = Source::Wake { checkpoint: &checkpoint, image: &image };
+        engine = sandbox.launch(source).await.expect("can be woken");
+        guest = sandbox.go(&*engine).await;
+        let said = shell(&guest, check).await;
+        let after: u64 = said.lines().last().and_then(|line| line.parse().ok()).expect("a number");
+        assert!(said.contains("/root/disk: OK") && said.contains("/dev/shm/memory: OK"), "{said}");
+        assert!(after >= before, "{before} -> {after}");
+        shell(&guest, &format!("while test $(cat /dev/shm/count) -le {after}; do sleep 0.05; done")).await;
+    }
+    drop(guest);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_leaves_the_engine_stopped_and_alive() {
+    let lab = Lab::open().await;
+    let (mut sandbox, engine, guest) = lab.clone("full").await;
+    shell(&guest, "head -c 4000000 /dev/urandom > /dev/shm/memory").await;
+    let small = SmallDisk::mount(sandbox.checkpoint(0));
+    assert!(guest.quiesce(Duration::from_secs(10)).await.expect("it answers"));
+    guest.close().await;
+    engine.disconnected().await.expect("it sees that");
+    engine.pause().await.expect("it stops");
+    let error = engine.save(&small.0).await.expect_err("there is no room");
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    assert_eq!(fs::read_dir(&small.0).expect("is there").count(), 0, "partial files are removed");
+    let guest = sandbox.go(&*engine).await;
+    guest.health(Duration::from_secs(10)).await.expect("it goes on");
+}
+
+/// A disk of one megabyte, unmounted whatever happens.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: PathBuf) -> Self {
+        fs::create_dir(&at).expect("can be made");
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("small", &at, "tmpfs", flags, c"size=1m").expect("tests run as root");
+        Self(at)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_ways_to_find_pages_agree() {
+    let lab = Lab::open().await;
+    let (sandbox, engine, guest) = lab.clone("pages").await;
+    let by_ioctl = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(0)).await;
+    // The engine is stopped: nothing changes between the two.
+    let (inode, size) = {
+        let meta = fs::metadata(lab.golden.join("mem")).expect("is there");
+        (meta.ino(), meta.len())
+    };
+    let mappings =
+        wakeful_sys::pages::private_mappings(engine.pid(), inode, size).expect("it lives").expect("it maps it");
+    let mut found = Vec::new();
+    for method in [wakeful_sys::pages::Method::Best, wakeful_sys::pages::Method::Pagemap] {
+        let mut map = wakeful_sys::pages::Pagemap::open(engine.pid(), method).expect("may be traced");
+        let mut pages: Vec<u64> = Vec::new();
+        for mapping in &mappings {
+            map.dirty(mapping, &mut |run| {
+                pages.extend((run.start..run.end).step_by(4096));
+                Ok(())
+            })
+            .expect("can be scanned");
+        }
+        found.push(pages);
+    }
+    assert_eq!(found[0], found[1]);
+    let diff = by_ioctl.files.iter().find(|file| file.name == "mem.diff").expect("is there");
+    assert!(!found[0].is_empty() && diff.bytes <= 4096 + found[0].len() as u64 * 4100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_boots_from_its_own_disk() {
+    let lab = Lab::open().await;
+    let (mut sandbox, engine, guest) = lab.clone("boot").await;
+    let image = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(0)).await;
+    engine.kill().await.expect("can be killed");
+    sandbox.secret = [9; 32];
+    let engine = sandbox.launch(Source::Boot { secret: [9; 32] }).await.expect("can be booted");
+    let guest = sandbox.go(&*engine).await;
+    sandbox.restore(&guest, Some(env("booted"))).await;
+    // A cold-booted one sleeps and wakes over its own, empty base.
+    let checkpoint = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(1)).await;
+    assert_eq!(checkpoint.base, Some(MemoryBase::Own));
+    engine.kill().await.expect("can be killed");
+    let source = Source::Wake { checkpoint: &sandbox.checkpoint(1), image: &checkpoint };
+    let engine = sandbox.launch(source).await.expect("can be woken");
+    let guest = sandbox.go(&*engine).await;
+    assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "booted");
+    assert_ne!(image.engine, "");
+
+    // Switched off from inside, the engine ends by itself.
+    guest.poweroff().await.expect("it begins");
+    let exit = tokio::time::timeout(Duration::from_secs(30), engine.exited()).await.expect("it ends");
+    assert_eq!(exit.status.as_deref(), Some("exit code 0"), "{exit:?}");
+    assert!(matches!(engine.connect().await, Err(Error::Ended { .. })));
+    assert!(matches!(engine.pause().await, Err(Error::Ended { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_engine_is_noticed() {
+    let lab = Lab::open().await;
+    let (sandbox, engine, guest) = lab.clone("killed").await;
+    let watched = engine.clone();
+    let watch = async { tokio::time::timeout(Duration::from_secs(10), watched.exited()).await.expect("it is noticed") };
+    let kill = async {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(engine.pid()).expect("a pid")).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+    };
+    let (exit, ()) = tokio::join!(watch, kill);
+    assert_eq!(exit.status.as_deref(), Some("signal 9"));
+    assert!(!std::path::Path::new(&format!("/proc/{}", engine.pid())).exists(), "no zombie is left");
+    guest.closed().await;
+    assert!(sandbox.qemu.adopt(&sandbox.place).await.expect("can be looked at").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_engine_is_not_saved_and_nothing_is_left_of_the_attempt() {
+    let lab = Lab::open().await;
+    let (sandbox, engine, guest) = lab.clone("running").await;
+    fs::create_dir(sandbox.checkpoint(0)).expect("can be made");
+    assert!(matches!(engine.save(&sandbox.checkpoint(0)).await, Err(Error::Refused { .. })));
+    engine.resume().await.expect("running already is fine");
+    assert!(guest.quiesce(Duration::from_secs(10)).await.expect("it answers"));
+    guest.close().await;
+    engine.disconnected().await.expect("it sees that");
+    engine.pause().await.expect("it stops");
+    engine.pause().await.expect("stopped already is fine");
+    // A directory that is not there stands for a disk that fails.
+    assert!(engine.save(&sandbox.place.data.join("nowhere")).await.is_err());
+    // Pages that cannot be written: the state was, and goes again.
+    fs::write(sandbox.checkpoint(0).join("mem.diff"), b"in the way").expect("can be written");
+    assert!(engine.save(&sandbox.checkpoint(0)).await.is_err());
+    assert!(!sandbox.checkpoint(0).join("dev.state").exists());
+    fs::remove_file(sandbox.checkpoint(0).join("mem.diff")).expect("is there");
+    engine.save(&sandbox.checkpoint(0)).await.expect("now it can be saved");
+}

@@ -1,0 +1,8 @@
+//! The driver against real engines.
+
+mod adopt;
+mod damage;
+mod lab;
+mod lifecycle;
+mod probe;
+mod zz;
