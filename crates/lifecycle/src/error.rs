@@ -1,0 +1,233 @@
+//! Why an ask was not granted, as far as a caller can act on it.
+
+use wakeful_model::{Code, Kind, Refusal, SandboxId};
+
+/// Why not.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such sandbox.
+    #[error("there is no sandbox {0}")]
+    SandboxNotFound(String),
+    /// It belongs to someone else.
+    #[error("sandbox {0} belongs to another tenant")]
+    WrongTenant(SandboxId),
+    /// There is no such template.
+    #[error("there is no template {0:?}")]
+    TemplateNotFound(String),
+    /// Its build has not ended well (yet).
+    #[error("template {name:?} is {status}")]
+    TemplateNotReady {
+        /// The template.
+        name: String,
+        /// How far it is.
+        status: String,
+    },
+    /// The name is in use.
+    #[error("there is a template {0:?} already")]
+    NameTaken(String),
+    /// The request makes no sense.
+    #[error("{detail}")]
+    Invalid {
+        /// Which problem.
+        code: Code,
+        /// The field that is wrong.
+        field: Option<String>,
+        /// Why.
+        detail: String,
+    },
+    /// Not in this state.
+    #[error("{id}: {refusal}")]
+    Refused {
+        /// The sandbox.
+        id: SandboxId,
+        /// Why not.
+        refusal: Refusal,
+    },
+    /// A lease cannot be extended where there is none.
+    #[error("{0} is not ephemeral: it has no lease to extend")]
+    NotEphemeral(SandboxId),
+    /// An explicit suspend came between.
+    #[error("{id} was suspended while the command ran; it is frozen with the sandbox and goes on after the next wake")]
+    SuspendedDuringExec {
+        /// The sandbox.
+        id: SandboxId,
+        /// The process to come back to.
+        pid: Option<u32>,
+        /// The last output that was seen.
+        seq: u64,
+    },
+    /// The engine or the guest died while it was used.
+    #[error("{id} failed: {detail}")]
+    Failed {
+        /// The sandbox.
+        id: SandboxId,
+        /// How.
+        detail: String,
+    },
+    /// The guest does not answer.
+    #[error("{id} does not answer: {detail}")]
+    Unresponsive {
+        /// The sandbox.
+        id: SandboxId,
+        /// What was tried.
+        detail: String,
+    },
+    /// The agent said no, with a code of the contract.
+    #[error("{detail}")]
+    Guest {
+        /// Which problem.
+        code: Code,
+        /// Its words.
+        detail: String,
+    },
+    /// It was in transition for too long.
+    #[error("{0} is busy")]
+    Busy(SandboxId),
+    /// The wake took too long or failed for a passing reason.
+    #[error("{id} did not wake: {detail}")]
+    WakeFailed {
+        /// The sandbox.
+        id: SandboxId,
+        /// Why.
+        detail: String,
+    },
+    /// The host's disk is full.
+    #[error("the host's disk is full; {id} runs on")]
+    DiskFull {
+        /// The sandbox.
+        id: SandboxId,
+    },
+    /// This host has no room for it.
+    #[error("{detail}")]
+    InsufficientCapacity {
+        /// What is short.
+        detail: String,
+        /// The largest preset that would fit.
+        fits: Option<String>,
+    },
+    /// No runtime can run it here.
+    #[error("no runtime can run this: {0}")]
+    RuntimeUnavailable(String),
+    /// The daemon is about to end.
+    #[error("the daemon is shutting down")]
+    ShuttingDown,
+    /// An operation that several waited for failed for all of them.
+    #[error(transparent)]
+    Shared(std::sync::Arc<Error>),
+    /// The operation ended in a panic or an error of ours.
+    #[error("{0}")]
+    Internal(String),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] wakeful_store::Error),
+    /// The driver failed.
+    #[error(transparent)]
+    Driver(#[from] wakeful_driver::Error),
+    /// A file of ours could not be read or written.
+    #[error("could not {doing}")]
+    Io {
+        /// What was under way.
+        doing: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn invalid(code: Code, field: &str, detail: impl Into<String>) -> Self {
+        Self::Invalid { code, field: Some(field.to_owned()), detail: detail.into() }
+    }
+
+    /// The stable code of this problem.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Shared(error) => error.code(),
+            Self::SandboxNotFound(_) => Code::SandboxNotFound,
+            Self::WrongTenant(_) => Code::WrongTenant,
+            Self::TemplateNotFound(_) => Code::TemplateNotFound,
+            Self::TemplateNotReady { .. } => Code::TemplateNotReady,
+            Self::NameTaken(_) => Code::NameTaken,
+            Self::Invalid { code, .. } | Self::Guest { code, .. } => *code,
+            Self::Refused { refusal, .. } => match refusal {
+                Refusal::Destroyed => Code::SandboxDestroyed,
+                Refusal::Failed => Code::SandboxFailed,
+                Refusal::Suspended => Code::SandboxSuspended,
+                Refusal::NotYetRunning | Refusal::NotRunning => Code::NotRunning,
+                Refusal::NotWakeable => Code::NotWakeable,
+                Refusal::WakeInProgress => Code::WakeInProgress,
+            },
+            Self::NotEphemeral(_) => Code::NotEphemeral,
+            Self::SuspendedDuringExec { .. } => Code::SuspendedDuringExec,
+            Self::Failed { .. } => Code::SandboxFailed,
+            Self::Unresponsive { .. } => Code::GuestUnresponsive,
+            Self::Busy(_) => Code::Busy,
+            Self::WakeFailed { .. } => Code::WakeTimeout,
+            Self::DiskFull { .. } => Code::DiskFull,
+            Self::InsufficientCapacity { .. } => Code::InsufficientCapacity,
+            Self::RuntimeUnavailable(_) => Code::RuntimeUnavailable,
+            Self::ShuttingDown => Code::ShuttingDown,
+            Self::Store(wakeful_store::Error::InvalidCursor(_)) => Code::InvalidField,
+            Self::Driver(wakeful_driver::Error::DiskFull { .. }) => Code::DiskFull,
+            Self::Driver(_) | Self::Internal(_) | Self::Store(_) | Self::Io { .. } => Code::Internal,
+        }
+    }
+
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Shared(error) => error.kind(),
+            Self::Store(source) => source.kind(),
+            Self::Driver(source) => source.kind(),
+            Self::SandboxNotFound(_) | Self::TemplateNotFound(_) => Kind::NotFound,
+            Self::WrongTenant(_) => Kind::Denied,
+            Self::Invalid { .. } | Self::Guest { .. } => Kind::Invalid,
+            Self::TemplateNotReady { .. }
+            | Self::NameTaken(_)
+            | Self::Refused { .. }
+            | Self::NotEphemeral(_)
+            | Self::SuspendedDuringExec { .. }
+            | Self::Failed { .. } => Kind::Conflict,
+            Self::DiskFull { .. } | Self::InsufficientCapacity { .. } => Kind::Exhausted,
+            Self::Unresponsive { .. }
+            | Self::Busy(_)
+            | Self::WakeFailed { .. }
+            | Self::RuntimeUnavailable(_)
+            | Self::ShuttingDown => Kind::Unavailable,
+            Self::Internal(_) | Self::Io { .. } => Kind::Internal,
+        }
+    }
+
+    /// The request field that is wrong, if one is.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Self::Shared(error) => error.field(),
+            Self::Invalid { field, .. } => field.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// What to do next, if there is something.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Shared(error) => error.hint(),
+            Self::Refused { id, refusal: Refusal::Suspended } => Some(format!("POST /v1/sandboxes/{id}/wake")),
+            Self::Refused { id, refusal: Refusal::Failed } | Self::Failed { id, .. } => {
+                Some(format!("POST /v1/sandboxes/{id}/wake boots it from its disk, if its failure says bootable"))
+            }
+            Self::Refused { id, refusal: Refusal::WakeInProgress } => {
+                Some(format!("POST /v1/sandboxes/{id}/wake?wait=true waits for the wake under way"))
+            }
+            Self::SuspendedDuringExec { id, .. } => Some(format!("POST /v1/sandboxes/{id}/wake, or any call on it")),
+            Self::TemplateNotFound(_) => Some("GET /v1/templates lists what there is".into()),
+            Self::TemplateNotReady { name, .. } => Some(format!("GET /v1/templates/{name} tells how far it is")),
+            Self::InsufficientCapacity { fits: Some(size), .. } => Some(format!("size {size} would fit")),
+            Self::RuntimeUnavailable(_) => Some("wakeful doctor shows what is missing".into()),
+            Self::Busy(_) => Some("try again in a second".into()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Where everything lies on the host. Every name is derived from an id, so that whoever knows the id finds all of it.
+
+use std::path::{Path, PathBuf};
+
+use wakeful_driver::{Machine, Place};
+use wakeful_model::{SandboxId, TemplateId};
+
+/// The data directory and the directory for sockets.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    data: PathBuf,
+    run: PathBuf,
+}
+
+impl Layout {
+    /// `data` survives a reboot, `run` does not.
+    #[must_use]
+    pub fn new(data: PathBuf, run: PathBuf) -> Self {
+        Self { data, run }
+    }
+
+    /// The data directory.
+    #[must_use]
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// The directory of all engines' sockets.
+    #[must_use]
+    pub fn run(&self) -> &Path {
+        &self.run
+    }
+
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.data.join("sandboxes")
+    }
+
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> PathBuf {
+        self.sandboxes().join(id.as_str())
+    }
+
+    pub(crate) fn place(&self, id: &SandboxId) -> Place {
+        Place { name: id.to_string(), run: self.run.join(id.bare()), data: self.sandbox(id) }
+    }
+
+    /// One directory per checkpoint, named by the generation that it ends: a new one never overwrites an old one.
+    pub(crate) fn checkpoint(&self, id: &SandboxId, generation: u64) -> PathBuf {
+        self.sandbox(id).join(format!("checkpoint-{generation}"))
+    }
+
+    pub(crate) fn bases(&self) -> PathBuf {
+        self.data.join("bases")
+    }
+
+    pub(crate) fn base(&self, digest: &str) -> PathBuf {
+        self.bases().join(digest).join("base.ext4")
+    }
+
+    pub(crate) fn golden_root(&self) -> PathBuf {
+        self.data.join("golden")
+    }
+
+    pub(crate) fn golden_of(&self, template: &TemplateId) -> PathBuf {
+        self.golden_root().join(template.as_str())
+    }
+
+    pub(crate) fn golden(&self, template: &TemplateId, machine: Machine, key: &str) -> PathBuf {
+        self.golden_of(template).join(machine.to_string()).join(key)
+    }
+
+    pub(crate) fn build(&self, template: &TemplateId) -> PathBuf {
+        self.data.join("builds").join(template.as_str())
+    }
+
+    pub(crate) fn package_cache(&self) -> PathBuf {
+        self.data.join("cache")
+    }
+
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.data.join("trash")
+    }
+}

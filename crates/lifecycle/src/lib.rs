@@ -1,0 +1,40 @@
+//! The only decider.
+//!
+//! Every sandbox has one owner task: asks and facts come to it through one inbox, it decides by `model::machine`, runs the
+//! operation in a task of its own, and is the only writer of the row. Callers wait on the operation; if they hang up, it
+//! goes on.
+//!
+//! ```text
+//!   api ──ask──▶ Lifecycle ──▶ Owner (one per sandbox) ──▶ ops/{create,suspend,wake,destroy}
+//!                               ▲   │ compare-and-swap           │ driver, guest-client
+//!     engine's end, deadlines ──┘   ▼                            ▼
+//!                                 store                        engine
+//! ```
+//!
+//! After a crash `recover` reads the rows and looks for their engines: what was under way is finished or undone, and what
+//! belongs to no row is removed.
+
+mod access;
+mod compaction;
+mod crash;
+mod error;
+mod files;
+mod golden;
+mod guest;
+mod layout;
+mod lifecycle;
+mod ops;
+mod owner;
+mod recover;
+mod request;
+mod templates;
+mod view;
+
+pub use access::{Access, Use};
+pub use error::Error;
+pub use layout::Layout;
+pub use lifecycle::{Config, Defaults, Lifecycle, Runtime, RuntimeInfo};
+pub use request::{NewSandbox, NewTemplate};
+pub use templates::{BuildLine, BuildLog};
+pub use view::{Awake, AwakeReason, SandboxView, Storage};
+pub use wakeful_store::Filter;

@@ -1,0 +1,413 @@
+//! The door: everything that a surface can ask for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::sync::{OnceCell, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+use wakeful_driver::Driver;
+use wakeful_model::{Cause, Sandbox, SandboxId, State};
+use wakeful_store::{Filter, Store};
+
+use crate::access::{Access, Use};
+use crate::golden::Goldens;
+use crate::owner::{self, Ask, Handle, Live, Reply};
+use crate::templates::Builds;
+use crate::view::SandboxView;
+use crate::{Error, Layout, NewSandbox, files, ops, recover};
+
+/// How long a caller waits for a sandbox in transition.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often tombstones are looked through.
+const TOMBSTONE_SWEEP: Duration = Duration::from_secs(600);
+
+/// What a request that names nothing gets.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    /// Size of templates that name none.
+    pub template_size: String,
+    /// Lease.
+    pub timeout: Duration,
+    /// Longest lease.
+    pub max_timeout: Duration,
+    /// Idleness before sleep.
+    pub idle_timeout: Duration,
+    /// Of a command.
+    pub exec_timeout: Duration,
+    /// Longest of a command.
+    pub max_exec_timeout: Duration,
+    /// Disk in MiB.
+    pub disk_mb: u32,
+    /// How long a destroyed sandbox can still be asked about.
+    pub tombstone: Duration,
+    /// Largest upload.
+    pub upload_bytes: u64,
+    /// Most sandboxes on this host.
+    pub limit_sandboxes: Option<u64>,
+    /// Most guest memory of running sandboxes on this host, in MiB.
+    pub limit_memory_mb: Option<u64>,
+}
+
+/// What is known of a runtime on this host.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuntimeInfo {
+    /// Its name.
+    pub name: String,
+    /// How it runs guest code.
+    pub accel: String,
+    /// Whether it can be used.
+    pub available: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// The one command that would change that.
+    pub fix: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// When that was found out.
+    pub probed_at: Option<Timestamp>,
+}
+
+/// The engines of this host. Opening can take a while (a first probe), so it is not done before someone needs it.
+#[async_trait::async_trait]
+pub trait Runtime: Send + Sync {
+    /// The driver that new sandboxes get.
+    async fn open(&self) -> Result<Arc<dyn Driver>, wakeful_driver::Error>;
+
+    /// What is known of all runtimes, without finding out more.
+    fn known(&self) -> Vec<RuntimeInfo>;
+}
+
+/// What a [`Lifecycle`] is made of.
+pub struct Config {
+    /// Where files are.
+    pub layout: Layout,
+    /// The committed truth.
+    pub store: Arc<dyn Store>,
+    /// The engines.
+    pub runtime: Arc<dyn Runtime>,
+    /// What requests that name nothing get.
+    pub defaults: Defaults,
+}
+
+pub(crate) struct Inner {
+    pub(crate) layout: Layout,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) defaults: Defaults,
+    runtime: Arc<dyn Runtime>,
+    driver: OnceCell<Arc<dyn Driver>>,
+    pub(crate) owners: Mutex<HashMap<SandboxId, Handle>>,
+    pub(crate) goldens: Goldens,
+    pub(crate) builds: Builds,
+    /// Everything that outlives the call that began it.
+    pub(crate) tasks: TaskTracker,
+    /// Set when the daemon is about to end.
+    pub(crate) draining: CancellationToken,
+}
+
+impl Inner {
+    /// The driver, opened at its first use.
+    pub(crate) async fn driver(&self) -> Result<Arc<dyn Driver>, Error> {
+        let driver = self
+            .driver
+            .get_or_try_init(|| self.runtime.open())
+            .await
+            .map_err(|error| Error::RuntimeUnavailable(error_chain(&error)))?;
+        Ok(Arc::clone(driver))
+    }
+
+    fn owner(&self, id: &SandboxId) -> Option<Handle> {
+        self.owners.lock().expect("no panic while it is held").get(id).cloned()
+    }
+
+    /// The owner of a sandbox that is not destroyed, or its row.
+    async fn find(&self, tenant: &str, id: &SandboxId) -> Result<Result<Handle, Sandbox>, Error> {
+        let found = match self.owner(id) {
+            Some(handle) => Ok(handle),
+            None => Err(self.store.sandbox(id).await?.ok_or_else(|| Error::SandboxNotFound(id.to_string()))?),
+        };
+        let owned_by = match &found {
+            Ok(handle) => handle.live.borrow().row.tenant.clone(),
+            Err(row) => row.tenant.clone(),
+        };
+        if owned_by == tenant { Ok(found) } else { Err(Error::WrongTenant(id.clone())) }
+    }
+}
+
+/// The whole chain of an error, for a log line or a caller that may see it.
+pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        next = source.source();
+    }
+    text
+}
+
+/// Everything that a surface can ask for. Cheap to clone.
+#[derive(Clone)]
+pub struct Lifecycle {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Lifecycle {
+    /// Reads what is committed, finds the engines that still run, finishes or undoes what was under way, and removes what
+    /// belongs to nobody.
+    ///
+    /// # Errors
+    /// If the store or the data directory cannot be read.
+    pub async fn start(config: Config) -> Result<Self, Error> {
+        let inner = Arc::new(Inner {
+            layout: config.layout,
+            store: config.store,
+            defaults: config.defaults,
+            runtime: config.runtime,
+            driver: OnceCell::new(),
+            owners: Mutex::default(),
+            goldens: Goldens::default(),
+            builds: Builds::default(),
+            tasks: TaskTracker::new(),
+            draining: CancellationToken::new(),
+        });
+        recover::recover(&inner).await?;
+        let sweeper = Arc::clone(&inner);
+        inner.tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = sweeper.draining.cancelled() => return,
+                    () = tokio::time::sleep(TOMBSTONE_SWEEP) => {}
+                }
+                let Ok(before) = Timestamp::now().checked_sub(sweeper.defaults.tombstone) else { continue };
+                if let Err(error) = sweeper.store.forget_destroyed(before).await {
+                    warn!(error = error_chain(&error), "could not forget old tombstones");
+                }
+            }
+        });
+        Ok(Self { inner })
+    }
+
+    /// Opens the runtime in the background, so that the first create need not wait for it.
+    pub fn warm_up(&self) {
+        let inner = Arc::clone(&self.inner);
+        self.inner.tasks.spawn(async move {
+            match inner.driver().await {
+                Ok(driver) => {
+                    let engine = driver.engine();
+                    info!(runtime = engine.runtime, accel = engine.accel, version = engine.version, "runtime is ready");
+                }
+                Err(error) => warn!(error = error_chain(&error), "no runtime is usable"),
+            }
+        });
+    }
+
+    /// Makes a sandbox; it is running and usable when this returns.
+    ///
+    /// # Errors
+    /// See [`Error::code`].
+    pub async fn create(&self, new: NewSandbox) -> Result<SandboxView, Error> {
+        self.refuse_if_draining()?;
+        let (id, answer) = ops::create::admit(&self.inner, new).await?;
+        answer.await.unwrap_or(Err(Error::ShuttingDown))?;
+        self.view_of(&id).await
+    }
+
+    /// A sandbox as it is now. No activity.
+    ///
+    /// # Errors
+    /// If there is none, or it is another tenant's.
+    pub async fn sandbox(&self, tenant: &str, id: &SandboxId) -> Result<SandboxView, Error> {
+        let _theirs = self.inner.find(tenant, id).await?;
+        self.view_of(id).await
+    }
+
+    /// A page of sandboxes, newest first.
+    ///
+    /// # Errors
+    /// If the cursor is not one of ours.
+    pub async fn sandboxes(&self, filter: Filter) -> Result<(Vec<SandboxView>, Option<String>), Error> {
+        let page = self.inner.store.sandboxes(&filter).await?;
+        let lives: Vec<Live> = page
+            .sandboxes
+            .into_iter()
+            .map(|row| match self.inner.owner(&row.id) {
+                Some(handle) => handle.live.borrow().clone(),
+                None => Live::at_rest(row),
+            })
+            .collect();
+        let layout = self.inner.layout.clone();
+        let capabilities = self.capabilities();
+        let views = files::blocking("look at files", move || {
+            Ok(lives.into_iter().map(|live| live.into_view(&layout, &capabilities)).collect())
+        })
+        .await?;
+        Ok((views, page.next_cursor))
+    }
+
+    /// Ends a sandbox; nothing is left of it when this returns. From every state, and twice.
+    ///
+    /// # Errors
+    /// If there never was one of this id.
+    pub async fn destroy(&self, tenant: &str, id: &SandboxId, cause: Cause) -> Result<(), Error> {
+        match self.inner.find(tenant, id).await? {
+            Err(_tombstone) => Ok(()),
+            Ok(_) => self.ask(id, Ask::Destroy { cause }).await.map(drop),
+        }
+    }
+
+    /// Gives an ephemeral sandbox a new lease, counted from now.
+    ///
+    /// # Errors
+    /// If it has no lease, or is not running.
+    pub async fn keepalive(
+        &self,
+        tenant: &str,
+        id: &SandboxId,
+        timeout: Option<Duration>,
+    ) -> Result<SandboxView, Error> {
+        self.find_live(tenant, id).await?;
+        self.ask(id, Ask::Keepalive { timeout }).await?;
+        self.view_of(id).await
+    }
+
+    /// Puts a sandbox to sleep. With `wait` it sleeps when this returns, else the suspend has begun.
+    ///
+    /// # Errors
+    /// `DiskFull` if its image does not fit: it runs on.
+    pub async fn suspend(&self, tenant: &str, id: &SandboxId, memory: bool, wait: bool) -> Result<SandboxView, Error> {
+        self.refuse_if_draining()?;
+        self.find_live(tenant, id).await?;
+        let asking = self.ask(id, Ask::Suspend { memory });
+        if wait {
+            asking.await?;
+        } else {
+            // Refusals come at once; only the work itself is not waited for.
+            tokio::select! {
+                result = asking => drop(result?),
+                () = self.begun(id) => {}
+            }
+        }
+        self.view_of(id).await
+    }
+
+    /// Wakes a sandbox in so many words.
+    ///
+    /// # Errors
+    /// Without `join`, a conflict if somebody else is waking it.
+    pub async fn wake(&self, tenant: &str, id: &SandboxId, join: bool) -> Result<SandboxView, Error> {
+        self.refuse_if_draining()?;
+        match self.inner.find(tenant, id).await? {
+            Err(row) => {
+                return Err(Error::Refused { id: row.id, refusal: wakeful_model::Refusal::NotWakeable });
+            }
+            Ok(_) => self.ask(id, Ask::Wake { join }).await?,
+        };
+        self.view_of(id).await
+    }
+
+    /// Access to a running guest; wakes it and waits for what is under way. Hold it for as long as the guest is used.
+    ///
+    /// # Errors
+    /// If it cannot be had: destroyed, failed, asleep with `auto_resume` off, or busy for too long.
+    pub async fn access(&self, tenant: &str, id: &SandboxId, why: Use) -> Result<Access, Error> {
+        self.refuse_if_draining()?;
+        self.find_live(tenant, id).await?;
+        match tokio::time::timeout(PATIENCE, self.ask(id, Ask::Access { why })).await {
+            Err(_) => Err(Error::Busy(id.clone())),
+            Ok(Ok(Reply::Access(access))) => Ok(*access),
+            Ok(Ok(Reply::Done)) => Err(Error::Internal("access was answered without a guest".into())),
+            Ok(Err(error)) => Err(error),
+        }
+    }
+
+    /// What is known of all runtimes.
+    #[must_use]
+    pub fn runtimes(&self) -> Vec<RuntimeInfo> {
+        self.inner.runtime.known()
+    }
+
+    /// The runtime that new sandboxes get, once it is open.
+    #[must_use]
+    pub fn selected_runtime(&self) -> Option<String> {
+        self.inner.driver.get().map(|driver| driver.engine().runtime.clone())
+    }
+
+    /// What requests that name nothing get.
+    #[must_use]
+    pub fn defaults(&self) -> &Defaults {
+        &self.inner.defaults
+    }
+
+    /// Whether the daemon is about to end.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.inner.draining.is_cancelled()
+    }
+
+    /// Refuses new work, lets operations reach their end, and leaves running sandboxes running. Returns `false` if some
+    /// were still at it after `grace`.
+    pub async fn drain(&self, grace: Duration) -> bool {
+        self.inner.draining.cancel();
+        self.inner.tasks.close();
+        tokio::time::timeout(grace, self.inner.tasks.wait()).await.is_ok()
+    }
+
+    fn refuse_if_draining(&self) -> Result<(), Error> {
+        if self.is_draining() { Err(Error::ShuttingDown) } else { Ok(()) }
+    }
+
+    async fn find_live(&self, tenant: &str, id: &SandboxId) -> Result<(), Error> {
+        match self.inner.find(tenant, id).await? {
+            Ok(_) => Ok(()),
+            Err(row) => Err(Error::Refused { id: row.id, refusal: wakeful_model::Refusal::Destroyed }),
+        }
+    }
+
+    /// Puts an ask before the owner and waits for its answer. The work goes on if the caller hangs up.
+    async fn ask(&self, id: &SandboxId, ask: Ask) -> Result<Reply, Error> {
+        let destroyed = || Error::Refused { id: id.clone(), refusal: wakeful_model::Refusal::Destroyed };
+        let gone = |ask: &Ask| if matches!(ask, Ask::Destroy { .. }) { Ok(Reply::Done) } else { Err(destroyed()) };
+        let Some(handle) = self.inner.owner(id) else { return gone(&ask) };
+        let (reply, answer) = oneshot::channel();
+        if let Err(unsent) = handle.asks.send((ask, reply)).await {
+            return gone(&unsent.0.0);
+        }
+        answer.await.unwrap_or_else(|_| if self.is_draining() { Err(Error::ShuttingDown) } else { Err(destroyed()) })
+    }
+
+    /// Resolves when the sandbox is in transition or no longer running.
+    async fn begun(&self, id: &SandboxId) {
+        if let Some(mut handle) = self.inner.owner(id) {
+            let _ =
+                handle.live.wait_for(|live| live.row.transition.is_some() || live.row.state != State::Running).await;
+        }
+    }
+
+    async fn view_of(&self, id: &SandboxId) -> Result<SandboxView, Error> {
+        let live = match self.inner.owner(id) {
+            Some(handle) => handle.live.borrow().clone(),
+            None => Live::at_rest(
+                self.inner.store.sandbox(id).await?.ok_or_else(|| Error::SandboxNotFound(id.to_string()))?,
+            ),
+        };
+        let layout = self.inner.layout.clone();
+        let capabilities = self.capabilities();
+        files::blocking("look at files", move || Ok(live.into_view(&layout, &capabilities))).await
+    }
+
+    fn capabilities(&self) -> Option<wakeful_driver::Capabilities> {
+        self.inner.driver.get().map(|driver| driver.capabilities().clone())
+    }
+}
+
+/// Starts the owner of a row.
+pub(crate) fn own(inner: &Arc<Inner>, start: owner::Start) {
+    let id = start.row.id.clone();
+    let handle = owner::spawn(inner, start);
+    inner.owners.lock().expect("no panic while it is held").insert(id, handle);
+}

@@ -1,0 +1,58 @@
+//! Destroy always works: from every state, twice, and with half the files missing.
+//!
+//! intent → engine killed → files to the trash and removed → commit. A crash anywhere leaves the intent, and `recover`
+//! does it again from the beginning; each step finds what the last try left.
+
+use std::sync::Arc;
+
+use tracing::error;
+use wakeful_model::{Cause, EventType, Fact, Outcome, Sandbox, observe};
+
+use super::{event, now, swap};
+use crate::lifecycle::{Inner, error_chain};
+use crate::owner::{Finished, Held};
+use crate::{Error, crash, files};
+
+pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, cause: Cause) -> Finished {
+    match gone(inner, row.clone(), held, cause).await {
+        Ok(row) => {
+            if let Err(error) = inner.collect_template(&row.template_id).await {
+                error!(template_id = %row.template_id, error = error_chain(&error), "could not remove a deleted template's files");
+            }
+            Finished { row, held: Held::default(), result: Ok(()) }
+        }
+        Err(error) => Finished { row, held: Held::default(), result: Err(error) },
+    }
+}
+
+async fn gone(inner: &Arc<Inner>, mut row: Sandbox, held: Held, cause: Cause) -> Result<Sandbox, Error> {
+    if let Some(engine) = &held.engine {
+        engine.kill().await?;
+    }
+    drop(held);
+    let place = inner.layout.place(&row.id);
+    // Without a usable runtime there can be no engine of ours either, unless its run directory says so.
+    match inner.driver().await {
+        Ok(driver) => driver.reap(&place).await?,
+        Err(error) if place.run.exists() => return Err(error),
+        Err(_) => {}
+    }
+    crash::point("destroy.reaped");
+    let (dir, trash) = (place.data, inner.layout.trash());
+    files::blocking("remove the sandbox's files", move || files::discard_dir(&dir, &trash)).await?;
+    crash::point("destroy.removed");
+    if let Outcome::Move(state) = observe(row.state, None, Fact::Gone) {
+        row.state = state;
+    }
+    row.transition = None;
+    row.updated_at = now();
+    row.destroyed_at = Some(row.updated_at);
+    row.suspended_at = None;
+    row.checkpoint = None;
+    // A tombstone tells what was, and keeps no secrets.
+    row.env.clear();
+    row.secret = [0; 32];
+    let event =
+        event(&row, EventType::Destroyed, cause, None, row.failure.as_ref().map(|failure| failure.detail.clone()));
+    swap(inner, row, Some(&event)).await
+}

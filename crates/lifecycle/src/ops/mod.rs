@@ -1,0 +1,71 @@
+//! The operations: each a list of steps that a crash can interrupt between any two, with what `recover` makes of it.
+
+pub(crate) mod create;
+mod destroy;
+mod suspend;
+mod wake;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use wakeful_driver::Machine;
+use wakeful_model::{Cause, Event, EventType, Sandbox};
+use wakeful_store::Swap;
+
+use crate::Error;
+use crate::lifecycle::Inner;
+use crate::owner::{Finished, Held, Plan};
+
+pub(crate) use suspend::Checkpoint;
+pub(crate) use wake::remove_stale_images;
+
+/// Runs an operation to its end, whatever its caller does.
+pub(crate) async fn run(inner: Arc<Inner>, row: Sandbox, held: Held, plan: Plan) -> Finished {
+    match plan {
+        Plan::Create => create::run(&inner, row).await,
+        Plan::Suspend { memory, cause } => suspend::run(&inner, row, held, memory, cause).await,
+        Plan::Wake { cause } => wake::run(&inner, row, cause).await,
+        Plan::Destroy { cause } => destroy::run(&inner, row, held, cause).await,
+    }
+}
+
+/// One durable write: compares the version, writes the row and its event.
+pub(crate) async fn swap(inner: &Inner, mut row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
+    match inner.store.swap_sandbox(&row, event).await? {
+        Swap::Swapped(version) => {
+            row.version = version;
+            Ok(row)
+        }
+        Swap::Stale(other) => {
+            Err(Error::Internal(format!("{} was written by somebody else: version {}", other.id, other.version)))
+        }
+        Swap::NotFound => Err(Error::SandboxNotFound(row.id.to_string())),
+    }
+}
+
+/// An event in the words of the row.
+pub(crate) fn event(
+    row: &Sandbox,
+    kind: EventType,
+    cause: Cause,
+    took: Option<Duration>,
+    detail: Option<String>,
+) -> Event {
+    Event {
+        at: row.updated_at,
+        kind,
+        cause,
+        duration_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+        runtime_generation: row.runtime_generation,
+        detail,
+    }
+}
+
+pub(crate) fn now() -> Timestamp {
+    wakeful_model::at_microseconds(Timestamp::now())
+}
+
+pub(crate) fn machine_of(row: &Sandbox) -> Machine {
+    Machine { cpu: row.cpu, memory_mb: row.memory_mb, disk_mb: row.disk_mb }
+}

@@ -1,0 +1,255 @@
+//! Suspend is a transaction.
+//!
+//! intent → quiesce (guest syncs) → channel closed and seen closed → engine stopped → state and dirty pages into a new
+//! directory, all synced → rename → **one database write commits** → engine killed.
+//!
+//! Before the commit the engine is alive and stopped: every failure, and every crash (`recover` adopts it), lets it run
+//! on. After the commit only the files are true, and a crash leaves an engine that `recover` reaps.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tracing::{error, warn};
+use wakeful_driver::{Engine, Image};
+use wakeful_model::{Cause, EventType, Fact, Failure, Memory, Outcome, Sandbox, State, machine::Bootable, observe};
+
+use super::{event, now, swap};
+use crate::guest::{self, Identity, Vcpus};
+use crate::lifecycle::{Inner, error_chain};
+use crate::owner::{Finished, Held};
+use crate::{Error, crash, files};
+
+/// How long the guest may take to sync its disk; after that it is stopped all the same and the manifest says so.
+const QUIESCE: Duration = Duration::from_secs(2);
+/// How long processes may take to end when no memory is kept.
+const POWEROFF: Duration = Duration::from_secs(15);
+/// How long a guest that goes on may take to answer.
+const GOES_ON: Duration = Duration::from_secs(20);
+
+/// What the row keeps of a checkpoint: all that a wake must know, and what the files must be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    /// The generation that it ends; names its directory.
+    pub(crate) generation: u64,
+    /// Whether the guest had written its disk caches out.
+    pub(crate) disk_synced: bool,
+    /// The driver's account.
+    pub(crate) image: Image,
+}
+
+impl Checkpoint {
+    pub(crate) fn of(row: &Sandbox) -> Result<Option<Self>, Error> {
+        let Some(text) = &row.checkpoint else { return Ok(None) };
+        serde_json::from_str(text)
+            .map(Some)
+            .map_err(|error| Error::Internal(format!("checkpoint of {} cannot be read: {error}", row.id)))
+    }
+
+    pub(crate) fn to_row(&self) -> String {
+        serde_json::to_string(self).expect("plain data")
+    }
+}
+
+pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, memory: bool, cause: Cause) -> Finished {
+    let began = Instant::now();
+    let Some(engine) = held.engine.clone() else {
+        return gone(inner, row, "there is no engine").await;
+    };
+    if !memory {
+        return without_memory(inner, row, held, engine, cause, began).await;
+    }
+    let prepared = prepare(inner, &row, &held, &engine).await;
+    drop(held);
+    let result = match prepared {
+        Ok(checkpoint) => commit(inner, row.clone(), Memory::Kept, Some(&checkpoint), cause, began).await,
+        Err(error) => Err(error),
+    };
+    match result {
+        Ok(row) => {
+            crash::point("suspend.committed");
+            let result = clear_up(inner, &row, &engine).await;
+            Finished { row, held: Held::default(), result }
+        }
+        Err(error) => go_on(inner, row, engine, cause, error).await,
+    }
+}
+
+async fn prepare(inner: &Inner, row: &Sandbox, held: &Held, engine: &Arc<dyn Engine>) -> Result<Checkpoint, Error> {
+    let disk_synced = match &held.guest {
+        Some(guest) => {
+            let synced = guest.quiesce(QUIESCE).await.unwrap_or_else(|error| {
+                warn!(sandbox_id = %row.id, %error, "the guest did not sync before its suspend");
+                false
+            });
+            guest.clone().close().await;
+            synced
+        }
+        None => false,
+    };
+    engine.disconnected().await?;
+    crash::point("suspend.quiesced");
+    engine.pause().await?;
+    crash::point("suspend.stopped");
+
+    let target = inner.layout.checkpoint(&row.id, row.runtime_generation);
+    let temporary = target.with_extension("new");
+    let (fresh, old) = (temporary.clone(), target.clone());
+    files::blocking("make the checkpoint's directory", move || {
+        // Left by a suspend that was abandoned or interrupted: the row does not name it.
+        files::remove_dir(&fresh)?;
+        files::remove_dir(&old)?;
+        files::make_private_dir(&fresh)
+    })
+    .await?;
+    let saved = engine.save(&temporary).await;
+    let image = match saved {
+        Ok(image) => image,
+        Err(error) => {
+            let partial = temporary.clone();
+            files::blocking("remove a partial checkpoint", move || files::remove_dir(&partial)).await?;
+            return Err(match error {
+                wakeful_driver::Error::DiskFull { .. } => Error::DiskFull { id: row.id.clone() },
+                other => other.into(),
+            });
+        }
+    };
+    crash::point("suspend.saved");
+    let checkpoint = Checkpoint { generation: row.runtime_generation, disk_synced, image };
+    // A copy for people and for repair; what counts is in the row.
+    let manifest = checkpoint.to_row();
+    files::blocking("publish the checkpoint", move || {
+        files::write_new(&temporary.join("manifest.json"), manifest.as_bytes())?;
+        files::publish_dir(&temporary, &target)
+    })
+    .await?;
+    crash::point("suspend.renamed");
+    Ok(checkpoint)
+}
+
+/// The one write that counts. If the database cannot say whether it was written, the row is read again.
+async fn commit(
+    inner: &Inner,
+    before: Sandbox,
+    memory: Memory,
+    checkpoint: Option<&Checkpoint>,
+    cause: Cause,
+    began: Instant,
+) -> Result<Sandbox, Error> {
+    let Outcome::Move(state) = observe(before.state, None, Fact::CheckpointMade(memory)) else {
+        return Err(Error::Internal(format!("a {} sandbox cannot be suspended", before.state.name())));
+    };
+    let mut row = before.clone();
+    row.state = state;
+    row.transition = None;
+    row.updated_at = now();
+    row.suspended_at = Some(row.updated_at);
+    row.started_at = None;
+    row.checkpoint = checkpoint.map(Checkpoint::to_row);
+    let event = event(&row, EventType::Suspended, cause, Some(began.elapsed()), None);
+    match swap(inner, row, Some(&event)).await {
+        Ok(row) => Ok(row),
+        Err(error) => match inner.store.sandbox(&before.id).await {
+            Ok(Some(row)) if row.state == state && row.version > before.version => Ok(row),
+            _ => Err(error),
+        },
+    }
+}
+
+/// After the commit: no process, no RAM, and only the files that the row names.
+async fn clear_up(inner: &Inner, row: &Sandbox, engine: &Arc<dyn Engine>) -> Result<(), Error> {
+    engine.kill().await?;
+    inner.driver().await?.reap(&inner.layout.place(&row.id)).await?;
+    super::remove_stale_images(inner, row).await
+}
+
+/// Not committed: the stopped engine continues, in the same generation. Its clock stood still, so it is put right.
+async fn go_on(inner: &Arc<Inner>, row: Sandbox, engine: Arc<dyn Engine>, cause: Cause, problem: Error) -> Finished {
+    let resumed = async {
+        let guest = guest::reach(&row.id, &engine, &row.secret, Vcpus::Stopped, GOES_ON).await?;
+        guest::restore(&guest, &Identity::of(&row, row.runtime_generation)).await?;
+        Ok::<_, Error>(guest)
+    };
+    match resumed.await {
+        Ok(guest) => {
+            let held = Held { engine: Some(engine), guest: Some(guest) };
+            let mut after = row.clone();
+            after.transition = None;
+            after.updated_at = now();
+            let event = event(&after, EventType::SuspendCancelled, cause, None, Some(error_chain(&problem)));
+            match swap(inner, after, Some(&event)).await {
+                Ok(row) => Finished { row, held, result: Err(problem) },
+                // The journal entry stays; the owner's next write or the next start clears it.
+                Err(error) => {
+                    error!(sandbox_id = %row.id, error = error_chain(&error), "could not clear the intent of an abandoned suspend");
+                    Finished { row, held, result: Err(problem) }
+                }
+            }
+        }
+        Err(error) => {
+            error!(sandbox_id = %row.id, error = error_chain(&error), "could not go on after an abandoned suspend");
+            gone(inner, row, &format!("{}; then {}", error_chain(&problem), error_chain(&error))).await
+        }
+    }
+}
+
+/// The engine is lost and nothing was committed: what is left is the disk.
+async fn gone(inner: &Arc<Inner>, before: Sandbox, detail: &str) -> Finished {
+    if let Ok(driver) = inner.driver().await
+        && let Err(error) = driver.reap(&inner.layout.place(&before.id)).await
+    {
+        error!(sandbox_id = %before.id, error = error_chain(&error), "could not end a lost engine");
+    }
+    let mut row = before.clone();
+    row.transition = None;
+    row.updated_at = now();
+    row.state = State::Failed(Bootable::Yes);
+    row.checkpoint = None;
+    row.failure =
+        Some(Failure { code: "engine_lost".into(), detail: detail.to_owned(), at: row.updated_at, bootable: true });
+    let event = event(&row, EventType::Failed, Cause::EngineDied, None, Some(detail.to_owned()));
+    let result = Err(Error::Failed { id: row.id.clone(), detail: detail.to_owned() });
+    match swap(inner, row, Some(&event)).await {
+        Ok(row) => Finished { row, held: Held::default(), result },
+        Err(error) => {
+            error!(sandbox_id = %before.id, error = error_chain(&error), "could not commit a failure");
+            Finished { row: before, held: Held::default(), result }
+        }
+    }
+}
+
+/// Processes end in order, the disk is kept, the next wake boots it.
+async fn without_memory(
+    inner: &Arc<Inner>,
+    row: Sandbox,
+    held: Held,
+    engine: Arc<dyn Engine>,
+    cause: Cause,
+    began: Instant,
+) -> Finished {
+    if let Some(guest) = &held.guest {
+        if let Err(error) = guest.poweroff().await {
+            warn!(sandbox_id = %row.id, %error, "the guest did not take the poweroff");
+        }
+        if tokio::time::timeout(POWEROFF, engine.exited()).await.is_err() {
+            warn!(sandbox_id = %row.id, "the guest did not power off in time");
+        }
+    }
+    drop(held);
+    let overlay = inner.layout.sandbox(&row.id).join("overlay.ext4");
+    let ended = async {
+        engine.kill().await?;
+        files::blocking("sync the disk", move || std::fs::File::open(overlay)?.sync_all()).await
+    };
+    let result = match ended.await {
+        Ok(()) => commit(inner, row.clone(), Memory::None, None, cause, began).await,
+        Err(error) => Err(error),
+    };
+    match result {
+        Ok(row) => {
+            let result = clear_up(inner, &row, &engine).await;
+            Finished { row, held: Held::default(), result }
+        }
+        Err(error) => gone(inner, row, &error_chain(&error)).await,
+    }
+}

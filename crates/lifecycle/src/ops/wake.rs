@@ -1,0 +1,188 @@
+//! Wake is a transaction too.
+//!
+//! intent → engine loaded, vCPUs stopped → **one durable write marks the checkpoint spent** → `cont` → hello, restore →
+//! `running`, generation + 1.
+//!
+//! Before "spent" a wake can be repeated freely. After it only the disk is true: loading that memory a second time over a
+//! disk that has moved on would corrupt files. So a checkpoint that is spent, damaged or made by an engine that is no
+//! longer here is never loaded: the sandbox boots from its disk and says so.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{error, warn};
+use wakeful_driver::{Driver, Engine, MemoryBase, Source};
+use wakeful_model::{Cause, EventType, Fact, Memory, Outcome, Sandbox, State, observe};
+
+use super::{Checkpoint, event, machine_of, now, swap};
+use crate::guest::{self, Identity, Vcpus};
+use crate::lifecycle::{Inner, error_chain};
+use crate::owner::{Finished, Held};
+use crate::{Error, crash, files};
+
+/// How long a restored guest may take to answer.
+const RESTORED: Duration = Duration::from_secs(20);
+/// How long a boot may take.
+const BOOTED: Duration = Duration::from_secs(90);
+
+pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, cause: Cause) -> Finished {
+    let began = Instant::now();
+    let (held, restored) = match attempt(inner, &mut row).await {
+        Ok(awake) => awake,
+        Err(error) => return abandon(inner, row, cause, error).await,
+    };
+    match commit(inner, row.clone(), restored, cause, began).await {
+        Ok(row) => {
+            if let Err(error) = remove_stale_images(inner, &row).await {
+                warn!(sandbox_id = %row.id, error = error_chain(&error), "could not remove a used checkpoint");
+            }
+            Finished { row, held, result: Ok(()) }
+        }
+        Err(error) => {
+            drop(held);
+            abandon(inner, row, cause, error).await
+        }
+    }
+}
+
+/// Loads the memory if there is any worth loading, else boots. `row` follows every write that was made on the way.
+async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), Error> {
+    let driver = inner.driver().await?;
+    if let State::Suspended(Memory::Kept) = row.state
+        && let Some(checkpoint) = Checkpoint::of(row)?
+    {
+        match load(inner, &driver, row, &checkpoint).await {
+            Ok(engine) => {
+                crash::point_with("wake.loaded", &*engine);
+                spend(inner, row).await?;
+                crash::point_with("wake.spent", &*engine);
+                let guest = guest::reach(&row.id, &engine, &row.secret, Vcpus::Stopped, RESTORED).await?;
+                guest::restore(&guest, &Identity::of(row, row.runtime_generation + 1)).await?;
+                crash::point_with("wake.restored", &*engine);
+                return Ok((Held { engine: Some(engine), guest: Some(guest) }, true));
+            }
+            Err(rejected @ (wakeful_driver::Error::Unfit { .. } | wakeful_driver::Error::Damaged { .. })) => {
+                reject(inner, row, &rejected).await?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let place = inner.layout.place(&row.id);
+    let source = Source::Boot { secret: row.secret };
+    let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), source).await?;
+    let guest = guest::reach(&row.id, &engine, &row.secret, Vcpus::Running, BOOTED).await?;
+    guest::restore(&guest, &Identity::of(row, row.runtime_generation + 1)).await?;
+    Ok((Held { engine: Some(engine), guest: Some(guest) }, false))
+}
+
+async fn load(
+    inner: &Inner,
+    driver: &Arc<dyn Driver>,
+    row: &Sandbox,
+    checkpoint: &Checkpoint,
+) -> Result<Arc<dyn Engine>, wakeful_driver::Error> {
+    let dir = inner.layout.checkpoint(&row.id, checkpoint.generation);
+    let source = Source::Wake { checkpoint: &dir, image: &checkpoint.image };
+    driver.launch(&inner.layout.place(&row.id), machine_of(row), &inner.layout.base(&row.base), source).await
+}
+
+/// From here on this memory must never be loaded again.
+async fn spend(inner: &Inner, row: &mut Sandbox) -> Result<(), Error> {
+    let Outcome::Move(state) = observe(row.state, None, Fact::CheckpointSpent) else {
+        return Err(Error::Internal(format!("a {} sandbox has no checkpoint to spend", row.state.name())));
+    };
+    let mut spent = row.clone();
+    spent.state = state;
+    spent.updated_at = now();
+    *row = swap(inner, spent, None).await?;
+    Ok(())
+}
+
+/// A checkpoint that cannot be loaded is worth nothing; the disk still is.
+async fn reject(inner: &Inner, row: &mut Sandbox, why: &wakeful_driver::Error) -> Result<(), Error> {
+    warn!(sandbox_id = %row.id, error = error_chain(why), "checkpoint rejected, booting from disk");
+    let mut spent = row.clone();
+    spent.state = State::Suspended(Memory::Spent);
+    spent.checkpoint = None;
+    spent.updated_at = now();
+    let event = event(&spent, EventType::CheckpointRejected, Cause::Recovery, None, Some(error_chain(why)));
+    *row = swap(inner, spent, Some(&event)).await?;
+    Ok(())
+}
+
+async fn commit(
+    inner: &Inner,
+    mut row: Sandbox,
+    restored: bool,
+    cause: Cause,
+    began: Instant,
+) -> Result<Sandbox, Error> {
+    let Outcome::Move(state) = observe(row.state, None, Fact::Woken) else {
+        return Err(Error::Internal(format!("a {} sandbox cannot have been woken", row.state.name())));
+    };
+    row.state = state;
+    row.transition = None;
+    row.runtime_generation += 1;
+    row.restored_memory = Some(restored);
+    row.failure = None;
+    row.checkpoint = None;
+    row.updated_at = now();
+    row.started_at = Some(row.updated_at);
+    row.suspended_at = None;
+    row.last_activity_at = row.updated_at;
+    let event = event(&row, EventType::Woken, cause, Some(began.elapsed()), None);
+    swap(inner, row, Some(&event)).await
+}
+
+/// The engine goes; what the row says by now (kept or spent) is what the next wake finds.
+async fn abandon(inner: &Arc<Inner>, row: Sandbox, cause: Cause, problem: Error) -> Finished {
+    let reaped = async { Ok::<_, Error>(inner.driver().await?.reap(&inner.layout.place(&row.id)).await?) };
+    if let Err(error) = reaped.await {
+        error!(sandbox_id = %row.id, error = error_chain(&error), "could not end the engine of a failed wake");
+    }
+    let detail = error_chain(&problem);
+    let mut after = row.clone();
+    after.transition = None;
+    after.updated_at = now();
+    let event = event(&after, EventType::Failed, cause, None, Some(format!("wake failed: {detail}")));
+    let id = row.id.clone();
+    let row = match swap(inner, after, Some(&event)).await {
+        Ok(row) => row,
+        Err(error) => {
+            error!(sandbox_id = %row.id, error = error_chain(&error), "could not clear the intent of a failed wake");
+            row
+        }
+    };
+    let problem = match problem {
+        passing @ (Error::RuntimeUnavailable(_) | Error::Store(_) | Error::Internal(_) | Error::Io { .. }) => passing,
+        _ => Error::WakeFailed { id, detail },
+    };
+    Finished { row, held: Held::default(), result: Err(problem) }
+}
+
+/// Removes checkpoints that the row does not name, and the own memory base once nothing refers to it any more: neither a
+/// checkpoint nor a running engine's mapping.
+pub(crate) async fn remove_stale_images(inner: &Inner, row: &Sandbox) -> Result<(), Error> {
+    let keep = Checkpoint::of(row)?;
+    let dir = inner.layout.sandbox(&row.id);
+    let keep_dir: Option<PathBuf> = keep.as_ref().map(|c| inner.layout.checkpoint(&row.id, c.generation));
+    let keep_base = match (&keep, row.state) {
+        (Some(checkpoint), _) => checkpoint.image.base == Some(MemoryBase::Own),
+        (None, State::Running) => true,
+        (None, _) => false,
+    };
+    files::blocking("remove checkpoints that are no longer needed", move || {
+        for entry in std::fs::read_dir(&dir)? {
+            let path = entry?.path();
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if name.starts_with("checkpoint-") && keep_dir.as_ref() != Some(&path) {
+                files::remove_dir(&path)?;
+            } else if name.starts_with("mem.base") && (!keep_base || name != "mem.base") {
+                std::fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,604 @@
+//! One task per sandbox: the only one that decides about it and the only one that writes its row.
+//!
+//! Asks and facts come in, facts first: a dead engine beats a suspend request. An operation runs in a task of its own with
+//! a copy of the row; while it is under way the owner writes nothing, keeps answering, and lets callers wait. When it
+//! ends, it hands the row back, and everybody who waited is answered or decided upon again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::access::{Access, Use, UseGuard};
+use crate::compaction::Compaction;
+use crate::lifecycle::{Inner, error_chain};
+use crate::view::{Awake, AwakeReason, SandboxView, Storage};
+use crate::{Error, Layout, files, guest, ops};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tracing::{error, info, warn};
+use wakeful_driver::{Capabilities, Engine, Exit};
+use wakeful_guest_client::Guest;
+use wakeful_model::{
+    Cause, EventType, Fact, Failure, Mode, OnExpiry, Op, Outcome, Sandbox, State, Transition, Verdict, decide, machine,
+    observe,
+};
+
+/// How long an automatic operation that failed is left alone.
+const AUTOMATIC_RETRY: Duration = Duration::from_secs(10);
+/// Deadlines are looked at at least this often, so that a clock that jumps does no harm.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+/// How long a broken channel is tried again while a caller waits.
+const RECONNECT: Duration = Duration::from_secs(6);
+/// How often use is written down.
+const TOUCH_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
+
+/// What somebody wants of one sandbox.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    Access { why: Use },
+    Suspend { memory: bool },
+    Wake { join: bool },
+    Keepalive { timeout: Option<Duration> },
+    Destroy { cause: Cause },
+}
+
+/// The answer.
+pub(crate) enum Reply {
+    Done,
+    Access(Box<Access>),
+}
+
+pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Error>>;
+
+/// What everyone may see of a live sandbox.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) row: Sandbox,
+    awake_because: Vec<Awake>,
+    sleeps_at: Option<Timestamp>,
+}
+
+impl Live {
+    pub(crate) fn at_rest(row: Sandbox) -> Self {
+        Self { row, awake_because: Vec::new(), sleeps_at: None }
+    }
+
+    /// Looks at files: not for the runtime's threads.
+    pub(crate) fn into_view(self, layout: &Layout, capabilities: &Option<Capabilities>) -> SandboxView {
+        let storage = match self.row.state {
+            State::Destroyed => Storage::default(),
+            State::Creating | State::Running | State::Suspended(_) | State::Failed(_) => {
+                let dir = layout.sandbox(&self.row.id);
+                Storage {
+                    disk_bytes: files::blocks(&dir.join("overlay.ext4")),
+                    checkpoint_bytes: files::blocks(&layout.checkpoint(&self.row.id, self.row.runtime_generation))
+                        + files::blocks(&dir.join("mem.base")),
+                    shared_bytes: files::blocks(&layout.base(&self.row.base)),
+                }
+            }
+        };
+        SandboxView {
+            row: self.row,
+            capabilities: capabilities.clone(),
+            awake_because: self.awake_because,
+            sleeps_at: self.sleeps_at,
+            storage,
+        }
+    }
+}
+
+/// How others reach an owner.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) asks: mpsc::Sender<(Ask, ReplyTo)>,
+    pub(crate) live: watch::Receiver<Live>,
+}
+
+/// What an operation hands back.
+pub(crate) struct Finished {
+    pub(crate) row: Sandbox,
+    pub(crate) held: Held,
+    pub(crate) result: Result<(), Error>,
+}
+
+/// What a running sandbox has.
+#[derive(Clone, Default)]
+pub(crate) struct Held {
+    pub(crate) engine: Option<Arc<dyn Engine>>,
+    pub(crate) guest: Option<Guest>,
+}
+
+/// Where an owner begins.
+pub(crate) struct Start {
+    pub(crate) row: Sandbox,
+    pub(crate) held: Held,
+    /// An operation to begin with: a create, or what a crash interrupted.
+    pub(crate) first: Option<(Plan, Option<ReplyTo>)>,
+}
+
+/// An operation and what it needs to know.
+#[derive(Clone, Debug)]
+pub(crate) enum Plan {
+    Create,
+    Suspend { memory: bool, cause: Cause },
+    Wake { cause: Cause },
+    Destroy { cause: Cause },
+}
+
+impl Plan {
+    const fn op(&self) -> Op {
+        match self {
+            Self::Create => Op::Create,
+            Self::Suspend { .. } => Op::Suspend,
+            Self::Wake { .. } => Op::Wake,
+            Self::Destroy { .. } => Op::Destroy,
+        }
+    }
+
+    const fn cause(&self) -> Cause {
+        match self {
+            Self::Create => Cause::Api,
+            Self::Suspend { cause, .. } | Self::Wake { cause } | Self::Destroy { cause } => *cause,
+        }
+    }
+}
+
+struct Waiter {
+    ask: Ask,
+    reply: ReplyTo,
+    /// The operation under way is what it asked for: if that fails, so does the ask.
+    bound: bool,
+}
+
+/// The number of a use that has ended.
+pub(crate) type UseEnded = u64;
+
+pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
+    let (asks, ask_inbox) = mpsc::channel(256);
+    let (news, news_inbox) = mpsc::unbounded_channel();
+    let (live, watching) = watch::channel(Live::at_rest(start.row.clone()));
+    let owner = Owner {
+        inner: Arc::clone(inner),
+        row: start.row,
+        held: start.held,
+        operation: None,
+        waiters: Vec::new(),
+        uses: HashMap::new(),
+        next_use: 0,
+        touched_at: Timestamp::UNIX_EPOCH,
+        quiet_until: Timestamp::UNIX_EPOCH,
+        compaction: None,
+        live,
+        news,
+    };
+    inner.tasks.spawn(owner.run(start.first, ask_inbox, news_inbox));
+    Handle { asks, live: watching }
+}
+
+pub(crate) struct Owner {
+    inner: Arc<Inner>,
+    row: Sandbox,
+    held: Held,
+    operation: Option<(Plan, JoinHandle<Finished>)>,
+    waiters: Vec<Waiter>,
+    uses: HashMap<u64, (Use, Timestamp)>,
+    next_use: u64,
+    touched_at: Timestamp,
+    /// Automatic operations wait until then.
+    quiet_until: Timestamp,
+    compaction: Option<Compaction>,
+    live: watch::Sender<Live>,
+    news: mpsc::UnboundedSender<UseEnded>,
+}
+
+enum Happening {
+    UseEnded(UseEnded),
+    Compacted(Option<Sandbox>),
+    Finished(Result<Finished, tokio::task::JoinError>),
+    EngineEnded(Exit),
+    Ask(Ask, ReplyTo),
+    Deadline,
+    Draining,
+}
+
+impl Owner {
+    async fn run(
+        mut self,
+        first: Option<(Plan, Option<ReplyTo>)>,
+        mut asks: mpsc::Receiver<(Ask, ReplyTo)>,
+        mut news: mpsc::UnboundedReceiver<UseEnded>,
+    ) {
+        if let Some((plan, reply)) = first {
+            if let Some(reply) = reply {
+                self.waiters.push(Waiter { ask: Ask::Wake { join: true }, reply, bound: true });
+            }
+            self.begin(plan, false).await;
+        }
+        self.publish();
+        loop {
+            match self.next(&mut asks, &mut news).await {
+                Happening::UseEnded(number) => {
+                    self.uses.remove(&number);
+                    self.note_activity(Timestamp::now());
+                }
+                Happening::Compacted(row) => {
+                    self.compaction = None;
+                    self.row = row.unwrap_or_else(|| self.row.clone());
+                }
+                Happening::Finished(finished) => self.on_finished(finished).await,
+                Happening::EngineEnded(exit) => self.on_engine_ended(exit).await,
+                Happening::Ask(ask, reply) => self.on_ask(ask, reply).await,
+                Happening::Deadline => self.on_deadline().await,
+                Happening::Draining => return,
+            }
+            self.publish();
+            if self.row.state == State::Destroyed && self.operation.is_none() {
+                self.inner.owners.lock().expect("no panic while it is held").remove(&self.row.id);
+                return;
+            }
+        }
+    }
+
+    /// # Cancel safety
+    /// Only reads are raced; nothing is lost by the branch not taken.
+    async fn next(
+        &mut self,
+        asks: &mut mpsc::Receiver<(Ask, ReplyTo)>,
+        news: &mut mpsc::UnboundedReceiver<UseEnded>,
+    ) -> Happening {
+        let busy = self.operation.is_some();
+        let engine = if busy { None } else { self.held.engine.clone() };
+        let sleep = self.until_next_deadline();
+        tokio::select! {
+            biased;
+            finished = async { (&mut self.operation.as_mut().expect("guarded").1).await }, if busy => Happening::Finished(finished),
+            exit = async { engine.as_ref().expect("guarded").exited().await }, if engine.is_some() => Happening::EngineEnded(exit),
+            row = async { self.compaction.as_mut().expect("guarded").finished().await }, if self.compaction.is_some() => Happening::Compacted(row),
+            Some(number) = news.recv() => Happening::UseEnded(number),
+            // An operation under way reaches its end first; a crash in the middle is the other, rarer path.
+            () = self.inner.draining.cancelled(), if !busy => Happening::Draining,
+            Some((ask, reply)) = asks.recv() => Happening::Ask(ask, reply),
+            () = tokio::time::sleep(sleep.unwrap_or(LONGEST_SLEEP)), if sleep.is_some() => Happening::Deadline,
+        }
+    }
+
+    fn under_way(&self) -> Option<Op> {
+        self.operation.as_ref().map(|(plan, _)| plan.op())
+    }
+
+    // ---- asks
+
+    async fn on_ask(&mut self, ask: Ask, reply: ReplyTo) {
+        if let (Ask::Keepalive { .. }, Mode::Persistent) = (&ask, self.row.policy.mode()) {
+            let _ = reply.send(Err(Error::NotEphemeral(self.row.id.clone())));
+            return;
+        }
+        let question = match ask {
+            Ask::Access { .. } => machine::Ask::Access { auto_resume: self.row.policy.auto_resume },
+            Ask::Suspend { .. } => machine::Ask::Suspend,
+            Ask::Wake { join } => machine::Ask::Wake { join },
+            Ask::Keepalive { .. } => machine::Ask::Keepalive,
+            Ask::Destroy { .. } => machine::Ask::Destroy,
+        };
+        match decide(self.row.state, self.under_way(), question) {
+            Verdict::Start(op) => {
+                let plan = match (&ask, op) {
+                    (Ask::Suspend { memory }, _) => Plan::Suspend { memory: *memory, cause: Cause::Api },
+                    (Ask::Destroy { cause }, _) => Plan::Destroy { cause: *cause },
+                    (Ask::Access { .. }, _) => Plan::Wake { cause: Cause::Access },
+                    (Ask::Wake { .. } | Ask::Keepalive { .. }, _) => Plan::Wake { cause: Cause::Api },
+                };
+                self.waiters.push(Waiter { ask, reply, bound: true });
+                self.begin(plan, false).await;
+            }
+            Verdict::Join(_) => self.waiters.push(Waiter { ask, reply, bound: true }),
+            Verdict::After(op) => {
+                // An access that waits for a wake shares its fate; else a broken wake would be tried once per caller.
+                let bound = op == Op::Wake && matches!(ask, Ask::Access { .. });
+                self.waiters.push(Waiter { ask, reply, bound });
+            }
+            Verdict::Already => self.grant(ask, reply).await,
+            Verdict::Refuse(refusal) => {
+                let _ = reply.send(Err(Error::Refused { id: self.row.id.clone(), refusal }));
+            }
+        }
+    }
+
+    async fn grant(&mut self, ask: Ask, reply: ReplyTo) {
+        let answer = match ask {
+            Ask::Access { why } => self.grant_access(why).await,
+            Ask::Keepalive { timeout } => self.extend_lease(timeout).await.map(|()| Reply::Done),
+            Ask::Wake { .. } => {
+                self.note_activity(Timestamp::now());
+                Ok(Reply::Done)
+            }
+            Ask::Suspend { .. } | Ask::Destroy { .. } => Ok(Reply::Done),
+        };
+        let _ = reply.send(answer);
+    }
+
+    async fn grant_access(&mut self, why: Use) -> Result<Reply, Error> {
+        let guest = match &self.held.guest {
+            Some(guest) if !guest.is_closed() => guest.clone(),
+            Some(_) | None => self.reconnect().await?,
+        };
+        let now = Timestamp::now();
+        let number = self.next_use;
+        self.next_use += 1;
+        self.uses.insert(number, (why, now));
+        self.note_activity(now);
+        let guard = UseGuard::new(number, self.news.clone());
+        Ok(Reply::Access(Box::new(Access::new(guest, self.row.clone(), self.live.subscribe(), guard))))
+    }
+
+    /// The channel broke although the engine runs: one more try, on this caller's time.
+    async fn reconnect(&mut self) -> Result<Guest, Error> {
+        let id = &self.row.id;
+        let Some(engine) = &self.held.engine else {
+            return Err(Error::Unresponsive { id: id.clone(), detail: "it has no engine".into() });
+        };
+        self.held.guest = None;
+        warn!(sandbox_id = %id, "channel to the agent was lost, connecting again");
+        let guest = guest::reach(id, engine, &self.row.secret, guest::Vcpus::Running, RECONNECT).await?;
+        self.held.guest = Some(guest.clone());
+        Ok(guest)
+    }
+
+    async fn extend_lease(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        let defaults = &self.inner.defaults;
+        let created_with = self.row.policy.timeout.and_then(|t| Duration::try_from(t).ok());
+        let lease = timeout.or(created_with).unwrap_or(defaults.timeout).min(defaults.max_timeout);
+        let now = wakeful_model::at_microseconds(Timestamp::now());
+        let mut row = self.row.clone();
+        row.policy.expires_at = now.checked_add(lease).ok();
+        row.updated_at = now;
+        let event = ops::event(&row, EventType::Keepalive, Cause::Api, None, None);
+        self.row = ops::swap(&self.inner, row, Some(&event)).await?;
+        self.note_activity(now);
+        Ok(())
+    }
+
+    // ---- operations
+
+    /// Writes the intent and starts the operation. If the intent cannot be written, whoever waits for it is told.
+    async fn begin(&mut self, plan: Plan, automatic: bool) {
+        if let Some(compaction) = self.compaction.take()
+            && let Some(row) = compaction.cancel().await
+        {
+            self.row = row;
+        }
+        let now = wakeful_model::at_microseconds(Timestamp::now());
+        let mut row = self.row.clone();
+        row.transition =
+            Some(Transition { id: wakeful_model::OperationId::random(), op: plan.op(), since: now, automatic });
+        row.updated_at = now;
+        let event = match plan {
+            Plan::Suspend { cause, .. } => Some(ops::event(&row, EventType::SuspendStarted, cause, None, None)),
+            Plan::Wake { cause } => Some(ops::event(&row, EventType::WakeStarted, cause, None, None)),
+            Plan::Create | Plan::Destroy { .. } => None,
+        };
+        // A create's row was inserted with its intent, and a recovered operation has its own already.
+        if self.row.transition.as_ref().is_none_or(|intent| intent.op != plan.op()) {
+            match ops::swap(&self.inner, row, event.as_ref()).await {
+                Ok(row) => self.row = row,
+                Err(error) => {
+                    self.quiet_until = now.checked_add(AUTOMATIC_RETRY).unwrap_or(now);
+                    error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not write an intent");
+                    self.answer_bound(&Arc::new(error));
+                    return;
+                }
+            }
+        }
+        info!(sandbox_id = %self.row.id, op = %plan.op(), cause = %plan.cause(), "operation begins");
+        let held = std::mem::take(&mut self.held);
+        let operation = ops::run(Arc::clone(&self.inner), self.row.clone(), held, plan.clone());
+        self.operation = Some((plan, self.inner.tasks.spawn(operation)));
+    }
+
+    async fn on_finished(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
+        let (plan, _) = self.operation.take().expect("an operation has just finished");
+        let result = match finished {
+            Ok(finished) => {
+                self.row = Sandbox {
+                    last_activity_at: self.row.last_activity_at.max(finished.row.last_activity_at),
+                    ..finished.row
+                };
+                self.held = finished.held;
+                finished.result.map_err(Arc::new)
+            }
+            Err(panic) => {
+                error!(sandbox_id = %self.row.id, op = %plan.op(), %panic, "operation panicked");
+                Err(Arc::new(self.fail_after_panic(&plan, panic.to_string()).await))
+            }
+        };
+        match &result {
+            Ok(()) => {
+                info!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), "operation done");
+            }
+            Err(error) => {
+                self.quiet_until = Timestamp::now().checked_add(AUTOMATIC_RETRY).unwrap_or(Timestamp::MAX);
+                warn!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), error = error_chain(&**error), "operation failed");
+            }
+        }
+        if let (Ok(()), Plan::Wake { .. } | Plan::Create) = (&result, &plan) {
+            self.note_activity(Timestamp::now());
+        }
+        if let Err(error) = &result {
+            self.answer_bound(error);
+        }
+        if let (Ok(()), Plan::Suspend { .. }) = (&result, &plan) {
+            self.compaction = Compaction::begin(&self.inner, &self.row);
+        }
+        // Everyone else is decided upon again; what was asked for and is done now is `Already`.
+        let first = matches!(plan, Plan::Create) && result.is_ok();
+        for waiter in std::mem::take(&mut self.waiters) {
+            if first && waiter.bound {
+                let _ = waiter.reply.send(Ok(Reply::Done));
+            } else {
+                self.on_ask(waiter.ask, waiter.reply).await;
+            }
+        }
+    }
+
+    /// Answers those whose wish the failed operation was.
+    fn answer_bound(&mut self, error: &Arc<Error>) {
+        let (bound, others) = std::mem::take(&mut self.waiters).into_iter().partition::<Vec<_>, _>(|w| w.bound);
+        self.waiters = others;
+        for waiter in bound {
+            let _ = waiter.reply.send(Err(Error::Shared(Arc::clone(error))));
+        }
+    }
+
+    async fn fail_after_panic(&mut self, plan: &Plan, panic: String) -> Error {
+        let problem = Error::Internal(format!("{} panicked: {panic}", plan.op()));
+        let place = self.inner.layout.place(&self.row.id);
+        if let Ok(driver) = self.inner.driver().await
+            && let Err(error) = driver.reap(&place).await
+        {
+            error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not end the engine of a failed operation");
+        }
+        // The panicking task may have written the row: look at it again.
+        if let Ok(Some(row)) = self.inner.store.sandbox(&self.row.id).await {
+            self.row = row;
+        }
+        self.commit_failure("internal", &problem.to_string(), Cause::EngineDied).await;
+        problem
+    }
+
+    // ---- facts
+
+    async fn on_engine_ended(&mut self, exit: Exit) {
+        self.held = Held::default();
+        match observe(self.row.state, self.under_way(), Fact::EngineEnded) {
+            Outcome::Move(_) => {
+                let status = exit.status.as_deref().unwrap_or("unknown status");
+                let detail = format!("the engine ended by itself ({status}){}", quoted(&exit.output));
+                let place = self.inner.layout.place(&self.row.id);
+                if let Ok(driver) = self.inner.driver().await
+                    && let Err(error) = driver.reap(&place).await
+                {
+                    error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not clear up after a dead engine");
+                }
+                let cause = if exit.status.as_deref().is_some_and(|s| s.contains("signal")) {
+                    Cause::EngineDied
+                } else {
+                    Cause::GuestExit
+                };
+                self.commit_failure("engine_ended", &detail, cause).await;
+            }
+            Outcome::Begin(_) | Outcome::Later | Outcome::Ignore => {}
+        }
+    }
+
+    async fn commit_failure(&mut self, code: &str, detail: &str, cause: Cause) {
+        let now = wakeful_model::at_microseconds(Timestamp::now());
+        let mut row = self.row.clone();
+        row.transition = None;
+        row.updated_at = now;
+        row.checkpoint = None;
+        row.state = State::Failed(machine::Bootable::Yes);
+        row.failure = Some(Failure { code: code.to_owned(), detail: detail.to_owned(), at: now, bootable: true });
+        let event = ops::event(&row, EventType::Failed, cause, None, Some(detail.to_owned()));
+        match ops::swap(&self.inner, row, Some(&event)).await {
+            Ok(row) => {
+                warn!(sandbox_id = %row.id, detail, "sandbox failed");
+                self.row = row;
+            }
+            Err(error) => error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not commit a failure"),
+        }
+    }
+
+    // ---- time
+
+    /// The next instant at which something is due, and the fact that it is.
+    fn next_deadline(&self) -> Option<(Timestamp, Fact, Cause)> {
+        if self.operation.is_some() || self.row.state == State::Destroyed {
+            return None;
+        }
+        let policy = &self.row.policy;
+        let running = self.row.state == State::Running;
+        let mut all = Vec::new();
+        if let Some(at) = policy.hard_expires_at {
+            all.push((at, Fact::LeaseEnded, Cause::HardTtl));
+        }
+        match (policy.expires_at, policy.on_expiry) {
+            (Some(at), OnExpiry::Destroy) => all.push((at, Fact::LeaseEnded, Cause::Timeout)),
+            (Some(at), OnExpiry::Suspend) if running => all.push((at, Fact::IdleElapsed, Cause::Timeout)),
+            (Some(_) | None, OnExpiry::Suspend) | (None, OnExpiry::Destroy) => {}
+        }
+        if running
+            && self.uses.is_empty()
+            && let Some(at) = policy.sleeps_at(self.row.last_activity_at)
+        {
+            all.push((at, Fact::IdleElapsed, Cause::Idle));
+        }
+        let (at, fact, cause) = all.into_iter().min_by_key(|(at, ..)| *at)?;
+        Some((at.max(self.quiet_until), fact, cause))
+    }
+
+    fn until_next_deadline(&self) -> Option<Duration> {
+        let (at, ..) = self.next_deadline()?;
+        let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
+        Some(left.min(LONGEST_SLEEP))
+    }
+
+    async fn on_deadline(&mut self) {
+        let Some((at, fact, cause)) = self.next_deadline() else { return };
+        if at > Timestamp::now() {
+            return;
+        }
+        match observe(self.row.state, self.under_way(), fact) {
+            Outcome::Begin(Op::Suspend) => {
+                let plan = Plan::Suspend { memory: self.row.policy.suspend_memory, cause };
+                self.begin(plan, true).await;
+            }
+            Outcome::Begin(Op::Destroy) => self.begin(Plan::Destroy { cause }, true).await,
+            Outcome::Begin(Op::Create | Op::Wake) | Outcome::Move(_) | Outcome::Later | Outcome::Ignore => {}
+        }
+    }
+
+    /// The idle timer starts anew. Written down now and then: a restart may see it a few seconds late.
+    fn note_activity(&mut self, now: Timestamp) {
+        let now = wakeful_model::at_microseconds(now);
+        self.row.last_activity_at = self.row.last_activity_at.max(now);
+        if now.duration_since(self.touched_at) >= TOUCH_INTERVAL {
+            self.touched_at = now;
+            let (inner, id) = (Arc::clone(&self.inner), self.row.id.clone());
+            self.inner.tasks.spawn(async move {
+                if let Err(error) = inner.store.touch_sandbox(&id, now).await {
+                    warn!(sandbox_id = %id, error = error_chain(&error), "could not note activity");
+                }
+            });
+        }
+    }
+
+    // ---- what others see
+
+    fn publish(&self) {
+        let persistent = self.row.policy.mode() == Mode::Persistent;
+        let mut awake_because = Vec::new();
+        let mut sleeps_at = None;
+        if persistent && self.row.state == State::Running {
+            awake_because.extend(self.uses.values().map(|(why, since)| Awake {
+                reason: why.awake_reason(),
+                since: *since,
+                detail: None,
+            }));
+            awake_because.sort_by_key(|awake| awake.since);
+            if awake_because.iter().all(|awake| awake.reason == AwakeReason::RecentActivity) {
+                sleeps_at = self.row.policy.sleeps_at(self.row.last_activity_at);
+                if awake_because.is_empty() {
+                    let since = self.row.last_activity_at;
+                    awake_because.push(Awake { reason: AwakeReason::RecentActivity, since, detail: None });
+                }
+            }
+        }
+        self.live.send_replace(Live { row: self.row.clone(), awake_because, sleeps_at });
+    }
+}
+
+fn quoted(output: &str) -> String {
+    let output = output.trim();
+    if output.is_empty() { String::new() } else { format!(": {output}") }
+}

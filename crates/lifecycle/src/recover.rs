@@ -1,0 +1,227 @@
+//! What a start finds, and what it makes of it. The daemon is crash-only: this is the normal way up.
+//!
+//! | row | engine | becomes |
+//! |---|---|---|
+//! | `creating` | any | destroyed: nobody was told its id |
+//! | `running` | alive | adopted; a suspend under way is abandoned, the stopped engine goes on |
+//! | `running` | gone | persistent: `suspended`, memory spent; ephemeral: destroyed |
+//! | `suspended`, memory kept or none | any | the engine is reaped; a wake under way had spent nothing |
+//! | `suspended`, memory spent, waking | alive | the wake is finished, if its agent confirms; else reaped |
+//! | `failed` | any | reaped |
+//! | any, destroying | any | destroyed |
+//!
+//! Then everything that no row names is removed: engines, run directories, sandbox directories, trash.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{info, warn};
+use wakeful_driver::{Driver, MemoryBase, Place};
+use wakeful_model::{Cause, EventType, Fact, Memory, Mode, Op, Outcome, Sandbox, State, observe};
+
+use crate::guest::{self, Identity, Vcpus};
+use crate::lifecycle::{Inner, error_chain, own};
+use crate::owner::{Held, Plan, Start};
+use crate::{Error, files, ops};
+
+/// How long an adopted guest may take to answer.
+const ADOPTED: Duration = Duration::from_secs(20);
+
+pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
+    let rows = inner.store.live_sandboxes().await?;
+    let run_dirs = list(inner.layout.run().to_owned()).await?;
+    let dirs = list(inner.layout.sandboxes()).await?;
+    // A machine with no sandboxes and no leftovers need not wait for its engines.
+    if !rows.is_empty() || run_dirs.iter().any(|name| is_place(name)) {
+        let driver = inner.driver().await?;
+        sweep(inner, &driver, &rows, &run_dirs).await?;
+        let mut recovering = tokio::task::JoinSet::new();
+        for row in rows.clone() {
+            let (inner, driver) = (Arc::clone(inner), Arc::clone(&driver));
+            recovering.spawn(async move { one(&inner, &driver, row).await });
+        }
+        while let Some(done) = recovering.join_next().await {
+            match done {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(panic) => return Err(Error::Internal(panic.to_string())),
+            }
+        }
+    }
+    let known: HashSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    let strays: Vec<_> = dirs
+        .iter()
+        .filter(|name| !known.contains(name.as_str()))
+        .map(|name| inner.layout.sandboxes().join(name))
+        .collect();
+    let trash = inner.layout.trash();
+    files::blocking("remove what belongs to no sandbox", move || {
+        for stray in strays {
+            files::discard_dir(&stray, &trash)?;
+        }
+        files::remove_dir(&trash)
+    })
+    .await?;
+    forget_unused(inner, &rows).await?;
+    inner.resume_builds().await
+}
+
+/// Engines and golden snapshots of earlier versions, once no checkpoint stands on them. What a running engine maps is not
+/// in its row, so nothing is forgotten while one runs.
+async fn forget_unused(inner: &Inner, rows: &[Sandbox]) -> Result<(), Error> {
+    if rows.is_empty() || rows.iter().any(|row| row.state.has_engine() || row.transition.is_some()) {
+        return Ok(());
+    }
+    let driver = inner.driver().await?;
+    let checkpoints: Vec<_> = rows.iter().map(ops::Checkpoint::of).collect::<Result<_, _>>()?;
+    let images = || checkpoints.iter().flatten().map(|checkpoint| &checkpoint.image);
+    let engines: Vec<String> = images().map(|image| image.engine.clone()).collect();
+    driver.forget_engines(&engines).await?;
+    let mapped: HashSet<std::path::PathBuf> = images()
+        .filter_map(|image| match &image.base {
+            Some(MemoryBase::Golden(dir)) => Some(dir.clone()),
+            Some(MemoryBase::Own) | None => None,
+        })
+        .collect();
+    let (root, trash, key) = (inner.layout.golden_root(), inner.layout.trash(), driver.engine().golden_key.clone());
+    files::blocking("forget golden snapshots of earlier engines", move || {
+        // golden/<template>/<machine>/<key>
+        let children = |dir: std::path::PathBuf| -> Vec<_> {
+            std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+        };
+        for dir in children(root).into_iter().flat_map(children).flat_map(children) {
+            if dir.file_name().is_some_and(|name| name != key.as_str()) && !mapped.contains(&dir) {
+                files::discard_dir(&dir, &trash)?;
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Run directories are named by bare ids; beside them lie caches of ours.
+fn is_place(name: &str) -> bool {
+    name.parse::<wakeful_model::SandboxId>().is_ok()
+}
+
+async fn list(dir: std::path::PathBuf) -> Result<Vec<String>, Error> {
+    files::blocking(format!("read {}", dir.display()), move || {
+        files::make_private_dir(&dir)?;
+        std::fs::read_dir(&dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    })
+    .await
+}
+
+/// Ends engines that no row names: golden snapshots that were being made, creates whose row never came to be.
+async fn sweep(inner: &Inner, driver: &Arc<dyn Driver>, rows: &[Sandbox], run_dirs: &[String]) -> Result<(), Error> {
+    let known: HashSet<&str> = rows.iter().map(|row| row.id.bare()).collect();
+    for name in run_dirs.iter().filter(|name| is_place(name) && !known.contains(name.as_str())) {
+        let run = inner.layout.run().join(name);
+        warn!(place = name, "removing what no sandbox names");
+        driver.reap(&Place { name: name.clone(), run, data: inner.layout.sandboxes().join(name) }).await?;
+    }
+    Ok(())
+}
+
+async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Result<(), Error> {
+    let place = inner.layout.place(&row.id);
+    let under_way = row.transition.as_ref().map(|transition| transition.op);
+    let destroy =
+        |row| Start { row, held: Held::default(), first: Some((Plan::Destroy { cause: Cause::Recovery }, None)) };
+    let start = match (row.state, under_way) {
+        (State::Destroyed, _) => return Ok(()),
+        (_, Some(Op::Destroy)) | (State::Creating, _) => destroy(row),
+        (State::Running, _) => match adopt(driver, &place, &row).await {
+            Ok(held) => {
+                info!(sandbox_id = %row.id, "engine adopted");
+                Start { row: settle(inner, row, EventType::Adopted).await?, held, first: None }
+            }
+            Err(reason) => {
+                warn!(sandbox_id = %row.id, reason, "engine is gone");
+                driver.reap(&place).await?;
+                let persistent = row.policy.mode() == Mode::Persistent;
+                match observe(row.state, None, Fact::EngineMissing { persistent }) {
+                    Outcome::Move(state) => {
+                        Start { row: lost(inner, row, state).await?, held: Held::default(), first: None }
+                    }
+                    Outcome::Begin(_) | Outcome::Later | Outcome::Ignore => destroy(row),
+                }
+            }
+        },
+        (State::Suspended(Memory::Spent), Some(Op::Wake)) => match adopt(driver, &place, &row).await {
+            Ok(held) => {
+                info!(sandbox_id = %row.id, "finishing the wake that a crash interrupted");
+                Start { row: woken(inner, row).await?, held, first: None }
+            }
+            Err(reason) => {
+                warn!(sandbox_id = %row.id, reason, "the wake under way is lost, the next one boots");
+                driver.reap(&place).await?;
+                Start { row: settle(inner, row, EventType::Adopted).await?, held: Held::default(), first: None }
+            }
+        },
+        (State::Suspended(_) | State::Failed(_), _) => {
+            driver.reap(&place).await?;
+            let row = if row.transition.is_some() { settle(inner, row, EventType::Adopted).await? } else { row };
+            ops::remove_stale_images(inner, &row).await?;
+            Start { row, held: Held::default(), first: None }
+        }
+    };
+    own(inner, start);
+    Ok(())
+}
+
+/// Finds the engine, lets it run, and has its agent confirm. Why not, if not.
+///
+/// An agent that does not answer costs a running sandbox nothing: its engine is there, and the next access tries again.
+/// A wake under way must be confirmed.
+async fn adopt(driver: &Arc<dyn Driver>, place: &Place, row: &Sandbox) -> Result<Held, String> {
+    let engine = match driver.adopt(place).await {
+        Ok(Some(engine)) => engine,
+        Ok(None) => return Err("no engine was found".into()),
+        Err(error) => return Err(error_chain(&error)),
+    };
+    let waking = row.state != State::Running;
+    let confirmed = async {
+        let guest = guest::reach(&row.id, &engine, &row.secret, Vcpus::Stopped, ADOPTED).await?;
+        guest::restore(&guest, &Identity::of(row, row.runtime_generation + u64::from(waking))).await?;
+        Ok::<_, Error>(guest)
+    };
+    match confirmed.await {
+        Ok(guest) => Ok(Held { engine: Some(engine), guest: Some(guest) }),
+        Err(Error::Unresponsive { detail, .. }) if !waking => {
+            warn!(sandbox_id = %row.id, detail, "adopted, but its agent does not answer");
+            Ok(Held { engine: Some(engine), guest: None })
+        }
+        Err(error) => Err(error_chain(&error)),
+    }
+}
+
+/// Clears the journal entry; the state stays.
+async fn settle(inner: &Inner, mut row: Sandbox, kind: EventType) -> Result<Sandbox, Error> {
+    row.transition = None;
+    row.updated_at = ops::now();
+    let event = ops::event(&row, kind, Cause::Recovery, None, None);
+    ops::swap(inner, row, Some(&event)).await
+}
+
+async fn lost(inner: &Inner, mut row: Sandbox, state: State) -> Result<Sandbox, Error> {
+    row.state = state;
+    row.suspended_at = Some(ops::now());
+    row.started_at = None;
+    row.checkpoint = None;
+    settle(inner, row, EventType::Suspended).await
+}
+
+async fn woken(inner: &Inner, mut row: Sandbox) -> Result<Sandbox, Error> {
+    if let Outcome::Move(state) = observe(row.state, None, Fact::Woken) {
+        row.state = state;
+    }
+    // Whether that engine was loaded or booted: a checkpoint that the row still names says loaded.
+    row.restored_memory = Some(row.checkpoint.is_some());
+    row.runtime_generation += 1;
+    row.checkpoint = None;
+    row.suspended_at = None;
+    row.started_at = Some(ops::now());
+    settle(inner, row, EventType::Woken).await
+}
