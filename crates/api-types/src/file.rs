@@ -1,0 +1,62 @@
+//! Files in a sandbox.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Instant;
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileType {
+    /// An ordinary file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, a pipe, a socket.
+    Other,
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its last name.
+    pub name: String,
+    /// In bytes.
+    pub size: u64,
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: FileType,
+    /// Last change of its content.
+    pub modified: Option<Instant>,
+    /// Permission bits in octal, as `0644`.
+    pub mode: String,
+    /// Its owner's name, or number where there is no name.
+    pub owner: String,
+    /// Where a symbolic link points.
+    pub target: Option<String>,
+}
+
+/// `GET …/files/{path}?list=true`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileList {
+    /// By name, without `.` and `..`.
+    pub entries: Vec<FileEntry>,
+}
+
+/// The answer to `PUT …/files/{path}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenFile {
+    /// Where it is.
+    pub path: String,
+    /// Its last name.
+    pub name: String,
+    /// A file.
+    #[serde(rename = "type")]
+    pub kind: FileType,
+    /// In bytes.
+    pub size: u64,
+    /// When it was written.
+    pub modified: Option<Instant>,
+}

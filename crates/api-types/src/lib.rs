@@ -1,0 +1,27 @@
+//! Wire types of the REST API, shared by the server and the client.
+//!
+//! Every name here is the contract's. A value that does not apply is `null` and never absent; instants are RFC 3339 in UTC
+//! with milliseconds; durations are text or whole seconds in requests and integers named `…_seconds` or `…_ms` in
+//! answers. Whoever reads these ignores fields that it does not know, so an optional field can be added at any time.
+
+mod execute;
+mod file;
+mod info;
+mod problem;
+mod sandbox;
+mod template;
+mod time;
+
+pub use execute::{Command, ExecuteRequest, ExecuteResponse};
+pub use file::{FileEntry, FileList, FileType, WrittenFile};
+pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
+pub use problem::{PROBLEM_JSON, Problem};
+pub use sandbox::{
+    AwakeBecause, Capabilities, CreateSandbox, Egress, EgressRequest, Failure, KeepaliveRequest, Sandbox, SandboxList,
+    Status, Storage, SuspendRequest, Transition, TransitionKind,
+};
+pub use template::{BuildError, BuildEvent, CreateTemplate, Template, TemplateList};
+pub use time::{DurationText, Instant};
+
+/// Media type of build logs: one JSON object a line.
+pub const NDJSON: &str = "application/x-ndjson";

@@ -1,0 +1,102 @@
+//! Templates on the wire.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use wakeful_model::{TemplateId, TemplateSource, TemplateStatus};
+
+use crate::{Egress, EgressRequest, Instant};
+
+/// Why a build failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildError {
+    /// The step.
+    pub step: String,
+    /// Its line in a build file, where there is one.
+    pub line: Option<u32>,
+    /// What went wrong.
+    pub detail: String,
+}
+
+/// A template.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Template {
+    /// Its id.
+    pub id: TemplateId,
+    /// Its name.
+    pub name: String,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// How far it is.
+    pub status: TemplateStatus,
+    /// Why it failed.
+    pub build_error: Option<BuildError>,
+    /// Where it comes from.
+    pub source: TemplateSource,
+    /// Commands run as this user.
+    pub user: String,
+    /// And here.
+    pub workdir: String,
+    /// Names of its variables.
+    pub env_keys: Vec<String>,
+    /// Size of a sandbox that names none.
+    pub default_size: String,
+    /// Egress of a sandbox that names none.
+    pub egress: Egress,
+    /// What it takes on disk.
+    pub disk_bytes: u64,
+    /// When it was asked for.
+    pub created_at: Instant,
+    /// When it was ready.
+    pub built_at: Option<Instant>,
+}
+
+/// `GET /v1/templates`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateList {
+    /// By name.
+    pub templates: Vec<Template>,
+}
+
+/// `POST /v1/templates`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTemplate {
+    /// Its name.
+    pub name: String,
+    /// From what.
+    pub source: TemplateSource,
+    /// Size of sandboxes that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_size: Option<String>,
+    /// Variables of all its sandboxes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Egress of sandboxes that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressRequest>,
+}
+
+/// One line of `GET /v1/templates/{name}/logs`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum BuildEvent {
+    /// The build went on.
+    Progress {
+        /// When.
+        at: Instant,
+        /// Where it is.
+        step: String,
+        /// How much of the step is done, from 0 to 1, where that is known.
+        fraction: Option<f32>,
+        /// What the step said.
+        line: Option<String>,
+    },
+    /// The last line: how the build stands.
+    End {
+        /// How far the template is.
+        status: TemplateStatus,
+        /// Why it failed.
+        build_error: Option<BuildError>,
+    },
+}

@@ -1,0 +1,218 @@
+//! The fields of a JSON object, each read with the problem that a wrong one makes.
+//!
+//! Deserialising into a struct would tell less: which field is wrong, and which code the contract has for it, is not in
+//! serde's error. `null` means absent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use wakeful_api_types::DurationText;
+use wakeful_model::Code;
+
+use crate::problem::Problem;
+
+/// The fields of one object that have not been read yet.
+pub(crate) struct Fields {
+    /// The names of the objects around, as `egress.`.
+    prefix: String,
+    map: Map<String, Value>,
+}
+
+impl Fields {
+    /// Refuses fields that the call does not know: a misspelt one must not be taken for an absent one.
+    pub(crate) fn of(map: Map<String, Value>, known: &[&str]) -> Result<Self, Problem> {
+        Self::within(String::new(), map, known)
+    }
+
+    fn within(prefix: String, map: Map<String, Value>, known: &[&str]) -> Result<Self, Problem> {
+        if let Some(name) = map.keys().find(|name| !known.contains(&name.as_str())) {
+            let name: String = format!("{prefix}{name}").chars().take(100).collect();
+            let hint = match known {
+                [] => "this call takes no fields".to_owned(),
+                known => format!("it takes {}", known.join(", ")),
+            };
+            return Err(Problem::field(Code::UnknownField, &name, format!("there is no field {name:?}")).hint(hint));
+        }
+        Ok(Self { prefix, map })
+    }
+
+    fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn wrong(&self, code: Code, name: &str, should: &str) -> Problem {
+        Problem::field(code, self.name(name), format!("{} must be {should}", self.name(name)))
+    }
+
+    /// A field, whatever it is.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Whether it is there and not read yet.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|value| !value.is_null())
+    }
+
+    pub(crate) fn string(&mut self, name: &str, code: Code) -> Result<Option<String>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if text.contains('\0') => Err(self.wrong(code, name, "without NUL")),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(code, name, "a string")),
+        }
+    }
+
+    pub(crate) fn boolean(&mut self, name: &str) -> Result<Option<bool>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(_) => Err(self.wrong(Code::InvalidField, name, "true or false")),
+        }
+    }
+
+    pub(crate) fn number(&mut self, name: &str, code: Code) -> Result<Option<u32>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) => match value.as_u64().and_then(|n| u32::try_from(n).ok()) {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.wrong(code, name, "a whole number")),
+            },
+        }
+    }
+
+    /// A duration that is not zero.
+    pub(crate) fn duration(&mut self, name: &str) -> Result<Option<Duration>, Problem> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let should = "a duration such as \"90s\" or \"1h30m\", or a whole number of seconds, and more than zero";
+        let text: DurationText =
+            serde_json::from_value(value).map_err(|_| self.wrong(Code::InvalidDuration, name, should))?;
+        match text.parse() {
+            Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
+            _ => Err(self.wrong(Code::InvalidDuration, name, should)),
+        }
+    }
+
+    pub(crate) fn strings(&mut self, name: &str, code: Code) -> Result<Vec<String>, Problem> {
+        match self.take(name) {
+            None => Ok(Vec::new()),
+            Some(value) => serde_json::from_value(value).map_err(|_| self.wrong(code, name, "a list of strings")),
+        }
+    }
+
+    pub(crate) fn numbers(&mut self, name: &str, code: Code) -> Result<Vec<i64>, Problem> {
+        match self.take(name) {
+            None => Ok(Vec::new()),
+            Some(value) => serde_json::from_value(value).map_err(|_| self.wrong(code, name, "a list of whole numbers")),
+        }
+    }
+
+    /// Strings by name.
+    pub(crate) fn map(&mut self, name: &str) -> Result<BTreeMap<String, String>, Problem> {
+        match self.take(name) {
+            None => Ok(BTreeMap::new()),
+            Some(value) => {
+                serde_json::from_value(value).map_err(|_| self.wrong(Code::InvalidField, name, "an object of strings"))
+            }
+        }
+    }
+
+    /// An object of its own.
+    pub(crate) fn object(&mut self, name: &str, code: Code, known: &[&str]) -> Result<Option<Self>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Object(map)) => Self::within(format!("{}.", self.name(name)), map, known).map(Some),
+            Some(_) => Err(self.wrong(code, name, "an object")),
+        }
+    }
+
+    /// Variables: names that a shell can spell, values without NUL.
+    pub(crate) fn env(&mut self) -> Result<BTreeMap<String, String>, Problem> {
+        let env = self.map("env")?;
+        for (name, value) in &env {
+            let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+            if !first || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+                let name: String = name.chars().take(80).collect();
+                return Err(Problem::field(
+                    Code::InvalidField,
+                    self.name("env"),
+                    format!("{name:?} is not a name of a variable: letters, digits and _ only, and no digit first"),
+                ));
+            }
+            if value.contains('\0') {
+                return Err(Problem::field(
+                    Code::InvalidField,
+                    self.name(&format!("env.{name}")),
+                    format!("the value of {name} contains NUL"),
+                ));
+            }
+        }
+        Ok(env)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fields(value: Value, known: &[&str]) -> Result<Fields, Problem> {
+        let Value::Object(map) = value else { panic!("an object") };
+        Fields::of(map, known)
+    }
+
+    #[test]
+    fn unknown_ones_are_named() {
+        let problem = fields(json!({"a": 1, "timeuot": "5m"}), &["a", "timeout"]).map(|_| ()).unwrap_err();
+        assert_eq!((problem.code(), problem.field_name()), (Code::UnknownField, Some("timeuot")));
+        let mut outer = fields(json!({"egress": {"mdoe": 1}}), &["egress"]).unwrap();
+        let problem = outer.object("egress", Code::InvalidEgress, &["mode"]).map(|_| ()).unwrap_err();
+        assert_eq!((problem.code(), problem.field_name()), (Code::UnknownField, Some("egress.mdoe")));
+    }
+
+    #[test]
+    fn durations() {
+        for (value, wanted) in [
+            (json!("90s"), Ok(Some(90))),
+            (json!(90), Ok(Some(90))),
+            (json!(null), Ok(None)),
+            (json!(0), Err(())),
+            (json!("0s"), Err(())),
+            (json!("soon"), Err(())),
+            (json!(-1), Err(())),
+            (json!(1.5), Err(())),
+            (json!(true), Err(())),
+            (json!({}), Err(())),
+        ] {
+            let mut fields = fields(json!({"timeout": value}), &["timeout"]).unwrap();
+            let got = fields.duration("timeout");
+            if let Err(problem) = &got {
+                assert_eq!((problem.code(), problem.field_name()), (Code::InvalidDuration, Some("timeout")));
+            }
+            assert_eq!(got.map(|d| d.map(|d| d.as_secs())).map_err(|_| ()), wanted, "{value}");
+        }
+    }
+
+    #[test]
+    fn variables() {
+        for good in ["A", "_a1", "OPENAI_API_KEY"] {
+            assert!(fields(json!({"env": {good: ""}}), &["env"]).unwrap().env().is_ok(), "{good}");
+        }
+        for bad in ["", "1A", "A=B", "A B", "A-B", "é", "A\0"] {
+            let problem = fields(json!({"env": {bad: ""}}), &["env"]).unwrap().env().unwrap_err();
+            assert_eq!(problem.code(), Code::InvalidField, "{bad:?}");
+        }
+        assert!(fields(json!({"env": {"A": "x\0"}}), &["env"]).unwrap().env().is_err());
+        assert!(fields(json!({"env": {"A": 1}}), &["env"]).unwrap().env().is_err());
+    }
+
+    #[test]
+    fn wrong_types() {
+        let read = || fields(json!({"s": 1, "b": "x", "n": -1, "l": [1]}), &["s", "b", "n", "l"]).unwrap();
+        assert_eq!(read().string("s", Code::InvalidMode).unwrap_err().code(), Code::InvalidMode);
+        assert_eq!(read().boolean("b").unwrap_err().code(), Code::InvalidField);
+        assert_eq!(read().number("n", Code::InvalidSize).unwrap_err().code(), Code::InvalidSize);
+        assert_eq!(read().strings("l", Code::InvalidEgress).unwrap_err().code(), Code::InvalidEgress);
+    }
+}

@@ -1,0 +1,156 @@
+//! Templates: build, look, list, delete, and the log of a build.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderValue, StatusCode, Uri, header};
+use serde_json::{Map, Value};
+use wakeful_api_types::{BuildEvent, NDJSON, TemplateList};
+use wakeful_lifecycle::NewTemplate;
+use wakeful_model::{Code, TemplateSource};
+
+use crate::body::{Object, json};
+use crate::caller::Caller;
+use crate::create;
+use crate::fields::Fields;
+use crate::path::TemplateName;
+use crate::problem::Problem;
+use crate::query::Query;
+use crate::{App, wire};
+
+pub(crate) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    uri: Uri,
+    body: Object,
+) -> Result<Response, Problem> {
+    Query::of(&uri, &[])?;
+    let template = app.lifecycle.create_template(new_template(caller.tenant, body.0)?).await?;
+    let location = HeaderValue::try_from(format!("/v1/templates/{}", template.name)).ok();
+    let mut response = json(StatusCode::ACCEPTED, &wire::template(template));
+    response.headers_mut().extend(location.map(|value| (header::LOCATION, value)));
+    Ok(response)
+}
+
+fn new_template(tenant: &str, body: Map<String, Value>) -> Result<NewTemplate, Problem> {
+    let missing = |field: &str| Problem::field(Code::MissingField, field, format!("{field} is required"));
+    let mut fields = Fields::of(body, &["name", "source", "default_size", "env", "egress"])?;
+    let name = fields.string("name", Code::InvalidName)?.ok_or_else(|| missing("name"))?;
+    let mut source = fields
+        .object("source", Code::InvalidField, &["kind", "suite", "packages"])?
+        .ok_or_else(|| missing("source"))?;
+    let source = match source.string("kind", Code::InvalidField)?.as_deref() {
+        None => return Err(missing("source.kind")),
+        Some("debian") => TemplateSource::Debian {
+            suite: source.string("suite", Code::InvalidField)?.ok_or_else(|| missing("source.suite"))?,
+            packages: source.strings("packages", Code::InvalidField)?,
+        },
+        Some(other) => {
+            let other: String = other.chars().take(80).collect();
+            let detail = format!("templates cannot be built from {other:?} yet");
+            return Err(Problem::field(Code::InvalidField, "source.kind", detail).hint("source.kind is debian"));
+        }
+    };
+    Ok(NewTemplate {
+        tenant: tenant.to_owned(),
+        name,
+        source,
+        default_size: fields.string("default_size", Code::InvalidSize)?,
+        env: fields.env()?,
+        egress: create::egress(&mut fields)?,
+    })
+}
+
+pub(crate) async fn list(State(app): State<App>, caller: Caller, uri: Uri) -> Result<Response, Problem> {
+    Query::of(&uri, &[])?;
+    let templates = app.lifecycle.templates(caller.tenant).await?;
+    Ok(json(StatusCode::OK, &TemplateList { templates: templates.into_iter().map(wire::template).collect() }))
+}
+
+pub(crate) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    TemplateName(name): TemplateName,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    Query::of(&uri, &[])?;
+    let template = app.lifecycle.template(caller.tenant, &name).await?;
+    Ok(json(StatusCode::OK, &wire::template(template)))
+}
+
+pub(crate) async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    TemplateName(name): TemplateName,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    Query::of(&uri, &[])?;
+    app.lifecycle.delete_template(caller.tenant, &name).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// One JSON object a line, the last of which tells how the build stands.
+pub(crate) async fn logs(
+    State(app): State<App>,
+    caller: Caller,
+    TemplateName(name): TemplateName,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let follow = Query::of(&uri, &["follow"])?.flag("follow")?.unwrap_or(false);
+    // By id from here on: another template may get the name while we follow.
+    let id = app.lifecycle.template(caller.tenant, &name).await?.id;
+    let log = app.lifecycle.template_log(caller.tenant, id.as_str(), follow).await?;
+    let end = stream::once(async move {
+        // A template that was deleted meanwhile has no end to tell; the log breaks off.
+        app.lifecycle.template(caller.tenant, id.as_str()).await.map(wire::build_end).map_err(std::io::Error::other)
+    });
+    let lines = log.map(|line| Ok(wire::build_line(line))).chain(end).map(|event| event.and_then(|e| line(&e)));
+    let mut response = Response::new(Body::from_stream(lines));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(NDJSON));
+    Ok(response)
+}
+
+fn line(event: &BuildEvent) -> Result<Bytes, std::io::Error> {
+    let mut text = serde_json::to_vec(event)?;
+    text.push(b'\n');
+    Ok(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(body: Value) -> Result<NewTemplate, Problem> {
+        let Value::Object(map) = body else { panic!("an object") };
+        new_template("default", map)
+    }
+
+    #[test]
+    fn requests() {
+        let new =
+            read(json!({"name": "py", "source": {"kind": "debian", "suite": "bookworm", "packages": ["python3"]}}));
+        let TemplateSource::Debian { suite, packages } = new.unwrap().source;
+        assert_eq!((suite.as_str(), packages), ("bookworm", vec!["python3".to_owned()]));
+        for (body, code, field) in [
+            (json!({}), Code::MissingField, "name"),
+            (json!({"name": 1}), Code::InvalidName, "name"),
+            (json!({"name": "x"}), Code::MissingField, "source"),
+            (json!({"name": "x", "source": "debian"}), Code::InvalidField, "source"),
+            (json!({"name": "x", "source": {}}), Code::MissingField, "source.kind"),
+            (json!({"name": "x", "source": {"kind": "image"}}), Code::InvalidField, "source.kind"),
+            (json!({"name": "x", "source": {"kind": "debian"}}), Code::MissingField, "source.suite"),
+            (
+                json!({"name": "x", "source": {"kind": "debian", "suite": "s", "packages": "a,b"}}),
+                Code::InvalidField,
+                "source.packages",
+            ),
+            (json!({"name": "x", "source": {"kind": "debian", "image": "s"}}), Code::UnknownField, "source.image"),
+        ] {
+            let problem = read(body.clone()).map(|_| ()).unwrap_err();
+            assert_eq!((problem.code(), problem.field_name()), (code, Some(field)), "{body}");
+        }
+    }
+}

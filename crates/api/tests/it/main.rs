@@ -1,0 +1,9 @@
+//! The whole surface over real HTTP, with a real lifecycle and store, on a host whose engines cannot be used: everything
+//! up to the guest. What needs a guest is tested against a whole daemon.
+
+mod server;
+
+mod meta;
+mod raw;
+mod sandboxes;
+mod templates;

@@ -1,0 +1,77 @@
+//! What client libraries tidy away before it is sent.
+
+use crate::server::Server;
+
+#[tokio::test]
+async fn paths_that_leave_their_place() {
+    let server = Server::start().await;
+    let long = "a".repeat(4097);
+    for path in ["../etc/passwd", "home/../../etc", "%2e%2e/x", "a%2F..%2Fb", "/../x", "a%00b", "%ff", "..", &long] {
+        for method in ["GET", "PUT", "DELETE", "HEAD"] {
+            let line = format!("{method} /v1/sandboxes/{}/files/{path}", server.gone);
+            let (status, code) = server.code(&line, "").await;
+            let wanted = if method == "HEAD" { "" } else { "invalid_path" };
+            assert_eq!((status, code.as_str()), (400, wanted), "{line}");
+        }
+    }
+    let line = format!("POST /v1/sandboxes/{}/files/a?move_to=/b/../c", server.gone);
+    assert_eq!(server.code(&line, "").await, (400, "invalid_path".into()));
+}
+
+#[tokio::test]
+async fn routes_and_methods() {
+    let server = Server::start().await;
+    let id = &server.gone;
+    for (line, wanted) in [
+        ("GET /".to_owned(), (404, "route_not_found")),
+        ("GET /v2/sandboxes".to_owned(), (404, "route_not_found")),
+        (format!("POST /v1/sandboxes/{id}/fork"), (404, "route_not_found")),
+        (format!("GET /v1/sandboxes/{id}/processes"), (404, "route_not_found")),
+        (format!("PATCH /v1/sandboxes/{id}"), (405, "method_not_allowed")),
+        ("DELETE /v1/sandboxes".to_owned(), (405, "method_not_allowed")),
+        (format!("GET /v1/sandboxes/{id}/execute"), (405, "method_not_allowed")),
+        ("GET /v1/sandboxes/sbx_abc123".to_owned(), (404, "sandbox_not_found")),
+        ("GET /v1/sandboxes/..".to_owned(), (404, "sandbox_not_found")),
+        ("GET /v1/sandboxes/%ff".to_owned(), (404, "sandbox_not_found")),
+        ("DELETE /v1/sandboxes/aaaaaaaaaaaaaaaaaaaa".to_owned(), (404, "sandbox_not_found")),
+        ("GET /v1/sandboxes?status=asleep".to_owned(), (400, "invalid_field")),
+        ("GET /v1/sandboxes?cursor=nonsense".to_owned(), (400, "invalid_field")),
+        ("GET /v1/sandboxes?colour=red".to_owned(), (400, "unknown_field")),
+        (format!("GET /v1/sandboxes/{id}/files/a?list=perhaps"), (400, "invalid_field")),
+        (format!("POST /v1/sandboxes/{id}/files/a"), (400, "missing_field")),
+        (format!("PUT /v1/sandboxes/{id}/files/"), (400, "is_directory")),
+        (format!("PUT /v1/sandboxes/{id}/files/a?mode=rwx"), (400, "invalid_field")),
+        (format!("DELETE /v1/sandboxes/{id}/files/"), (400, "invalid_path")),
+    ] {
+        let (status, code) = server.code(&line, "").await;
+        assert_eq!((status, code.as_str()), wanted, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn bodies() {
+    let server = Server::start().await;
+    let id = &server.gone;
+    let execute = format!("POST /v1/sandboxes/{id}/execute");
+    let long = format!("{{\"command\":\"{}\"}}", "x".repeat(1 << 20));
+    for (line, body, wanted) in [
+        ("POST /v1/sandboxes", "{", (400, "invalid_json")),
+        ("POST /v1/sandboxes", "[]", (400, "invalid_json")),
+        ("POST /v1/sandboxes", "template=python", (400, "invalid_json")),
+        ("POST /v1/sandboxes", "", (400, "missing_field")),
+        ("POST /v1/sandboxes", "{\"template\":\"python\",\"colour\":1}", (400, "unknown_field")),
+        ("POST /v1/sandboxes", "{\"template\":\"nowhere\"}", (404, "template_not_found")),
+        ("POST /v1/sandboxes", "{\"template\":\"python\",\"runtime\":\"magic\"}", (400, "invalid_field")),
+        ("POST /v1/sandboxes", "{\"template\":\"python\"}", (503, "runtime_unavailable")),
+        (&execute, "", (400, "missing_command")),
+        (&execute, "{\"command\":\"x\",\"timeout\":\"6m\"}", (400, "invalid_duration")),
+        (&execute, &long, (413, "body_too_large")),
+        (&format!("{execute}?stream=true"), "{\"command\":\"x\"}", (400, "invalid_field")),
+        (&format!("POST /v1/sandboxes/{id}/wake"), "{\"now\":true}", (400, "unknown_field")),
+        (&format!("POST /v1/sandboxes/{id}/suspend"), "{\"memory\":1}", (400, "invalid_field")),
+        (&format!("POST /v1/sandboxes/{id}/keepalive"), "{\"timeout\":\"0s\"}", (400, "invalid_duration")),
+    ] {
+        let (status, code) = server.code(line, body).await;
+        assert_eq!((status, code.as_str()), wanted, "{line} {body:.80}");
+    }
+}

@@ -1,0 +1,193 @@
+//! A server of its own for each test.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use wakeful_api::ApiConfig;
+use wakeful_client::Client;
+use wakeful_driver::Driver;
+use wakeful_lifecycle::{Config, Defaults, Layout, Lifecycle, Runtime, RuntimeInfo};
+use wakeful_model::{
+    Egress, OnExpiry, Policy, Sandbox, SandboxId, State, Template, TemplateId, TemplateSource, TemplateStatus,
+};
+use wakeful_store::{SqliteStore, Store};
+
+/// A host without a usable engine.
+struct NoEngine;
+
+#[async_trait::async_trait]
+impl Runtime for NoEngine {
+    async fn open(&self) -> Result<Arc<dyn Driver>, wakeful_driver::Error> {
+        Err(wakeful_driver::Error::Missing { what: "an engine".into() })
+    }
+
+    fn known(&self) -> Vec<RuntimeInfo> {
+        vec![RuntimeInfo {
+            name: "qemu".into(),
+            accel: "tcg".into(),
+            available: false,
+            reason: Some("it is not there".into()),
+            fix: None,
+            version: None,
+            probed_at: None,
+        }]
+    }
+}
+
+/// A server with a sandbox that was destroyed, and a template. (One that lives would need an engine.)
+pub(crate) struct Server {
+    pub(crate) client: Client,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) gone: SandboxId,
+    address: String,
+    _tasks: JoinSet<()>,
+    _dir: TempDir,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        let dir = TempDir::new().unwrap();
+        let (data, run) = (dir.path().join("data"), dir.path().join("run"));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::create_dir(&run).unwrap();
+        let store = SqliteStore::open(&data.join("wakeful.db")).await.unwrap();
+        let gone = SandboxId::random();
+        store.insert_template(&template()).await.unwrap();
+        store.insert_sandbox(&destroyed(&gone), None).await.unwrap();
+        let layout = Layout::new(data, run);
+        let config = Config { layout, store: Arc::new(store), runtime: Arc::new(NoEngine), defaults: defaults() };
+        let lifecycle = Lifecycle::start(config).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = ApiConfig {
+            version: "1.2.3".into(),
+            domain: "localhost".into(),
+            ports: vec![address.port()],
+            ..ApiConfig::default()
+        };
+        let router = wakeful_api::router(lifecycle.clone(), config);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let client = Client::new(&format!("http://{address}"), None).unwrap();
+        Self { client, lifecycle, gone, address: address.to_string(), _tasks: tasks, _dir: dir }
+    }
+
+    /// Sends bytes that no client library would, and gives the whole answer.
+    pub(crate) async fn raw(&self, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(&self.address).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut answer));
+        read.await.expect("the server closes").unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Status and code of the answer to a request line and a body.
+    pub(crate) async fn code(&self, line: &str, body: &str) -> (u16, String) {
+        let request = format!(
+            "{line} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            self.address,
+            body.len()
+        );
+        let answer = self.raw(request.as_bytes()).await;
+        let status = answer.split(' ').nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        assert!(head.to_lowercase().contains("x-request-id: "), "{answer}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+        (status, body["code"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+fn defaults() -> Defaults {
+    Defaults {
+        template_size: "shared-cpu-1x".into(),
+        timeout: Duration::from_secs(300),
+        max_timeout: Duration::from_secs(86400),
+        idle_timeout: Duration::from_secs(600),
+        exec_timeout: Duration::from_secs(30),
+        max_exec_timeout: Duration::from_secs(300),
+        disk_mb: 2048,
+        tombstone: Duration::from_secs(86400),
+        upload_bytes: 1 << 20,
+        limit_sandboxes: None,
+        limit_memory_mb: None,
+    }
+}
+
+fn now() -> Timestamp {
+    wakeful_model::at_microseconds(Timestamp::now())
+}
+
+fn template() -> Template {
+    Template {
+        id: TemplateId::random(),
+        version: 1,
+        tenant: "default".into(),
+        name: "python".into(),
+        status: TemplateStatus::Ready,
+        build_error: None,
+        source: TemplateSource::Debian { suite: "bookworm".into(), packages: vec!["python3".into()] },
+        user: "user".into(),
+        workdir: "/home/user".into(),
+        env: BTreeMap::new(),
+        default_size: "shared-cpu-1x".into(),
+        egress: Egress::default(),
+        base: Some("0".repeat(64)),
+        disk_bytes: 1,
+        created_at: now(),
+        built_at: Some(now()),
+    }
+}
+
+fn destroyed(id: &SandboxId) -> Sandbox {
+    Sandbox {
+        id: id.clone(),
+        version: 1,
+        tenant: "default".into(),
+        state: State::Destroyed,
+        transition: None,
+        template: "python".into(),
+        template_id: TemplateId::random(),
+        base: "0".repeat(64),
+        size: Some("shared-cpu-1x".into()),
+        cpu: 1,
+        memory_mb: 256,
+        disk_mb: 2048,
+        user: "user".into(),
+        workdir: "/home/user".into(),
+        env: BTreeMap::from([("SECRET".into(), "never sent".into())]),
+        env_keys: vec!["SECRET".into()],
+        metadata: BTreeMap::from([("team".into(), "a b".into())]),
+        egress: Egress::default(),
+        runtime: "qemu".into(),
+        accel: "tcg".into(),
+        runtime_generation: 1,
+        restored_memory: None,
+        policy: Policy {
+            expires_at: None,
+            on_expiry: OnExpiry::Suspend,
+            timeout: None,
+            idle_timeout: Some(SignedDuration::from_secs(600)),
+            hard_expires_at: None,
+            auto_resume: true,
+            resume_lease: None,
+            suspend_memory: true,
+        },
+        checkpoint: None,
+        secret: [7; 32],
+        created_at: now(),
+        updated_at: now(),
+        started_at: None,
+        suspended_at: None,
+        destroyed_at: Some(now()),
+        last_activity_at: now(),
+        parent_id: None,
+        failure: None,
+    }
+}

@@ -1,0 +1,19 @@
+//! Typed HTTP client of the REST API, for the command line and the tests.
+//!
+//! One method per call of the contract; bodies are the types of `wakeful_api_types`. Files go through as streams and are
+//! never held in memory. What the server refuses is [`Error::Problem`] with its code; a server that is not there is
+//! [`Error::Unreachable`]. Every call has a deadline.
+
+mod address;
+mod error;
+mod files;
+mod sandboxes;
+mod send;
+mod templates;
+
+pub use error::Error;
+pub use files::{Download, Upload};
+pub use sandboxes::ListQuery;
+pub use send::Client;
+pub use templates::BuildEvents;
+pub use wakeful_api_types as types;

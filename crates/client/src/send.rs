@@ -1,0 +1,157 @@
+//! Sending a request and reading its answer.
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wakeful_api_types::{Health, Info, Problem};
+
+use crate::Error;
+use crate::address::Address;
+
+/// A daemon that does not even take the connection is not there.
+const CONNECT: Duration = Duration::from_secs(5);
+/// A cold boot under emulation, behind a minute of waiting for another operation.
+pub(crate) const CALL: Duration = Duration::from_secs(240);
+/// Between two pieces of a stream.
+const SILENCE: Duration = Duration::from_secs(600);
+/// A JSON answer: two outputs of 8 MiB, each byte of which may be escaped.
+const ANSWER: usize = 128 << 20;
+
+/// A server's address and credentials. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    pub(crate) address: Address,
+    authorization: Option<HeaderValue>,
+    agent: HeaderValue,
+}
+
+impl Client {
+    /// A client of the server at `url`, such as `http://127.0.0.1:8080`. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the address or the key cannot be used.
+    pub fn new(url: &str, api_key: Option<&str>) -> Result<Self, Error> {
+        let address = Address::parse(url)?;
+        let mut builder = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(SILENCE);
+        if address.loopback {
+            builder = builder.no_proxy();
+        }
+        let http = builder.build().map_err(|source| Error::Unreachable { url: address.as_str().into(), source })?;
+        let authorization = api_key
+            .map(|key| {
+                let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+                    .map_err(|_| Error::Invalid { detail: "the API key has characters that no key has".into() })?;
+                value.set_sensitive(true);
+                Ok(value)
+            })
+            .transpose()?;
+        let agent = HeaderValue::from_static(concat!("wakeful-client/", env!("CARGO_PKG_VERSION")));
+        Ok(Self { http, address, authorization, agent })
+    }
+
+    /// The same with another `User-Agent`; the server takes one that begins with `wakeful-cli/` for the command line.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is no header value.
+    pub fn with_user_agent(mut self, agent: &str) -> Result<Self, Error> {
+        self.agent = HeaderValue::try_from(agent)
+            .map_err(|_| Error::Invalid { detail: format!("{agent:?} is not a user agent") })?;
+        Ok(self)
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.address.as_str()
+    }
+
+    /// `GET /healthz`. A draining server is [`Error::Problem`] no less than one that refuses.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn health(&self) -> Result<Health, Error> {
+        self.json(self.request(Method::GET, self.address.join(&["healthz"])?).timeout(Duration::from_secs(10))).await
+    }
+
+    /// `GET /v1/info`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn info(&self) -> Result<Info, Error> {
+        self.json(self.get(&["v1", "info"])?).await
+    }
+
+    pub(crate) fn request(&self, method: Method, url: Url) -> RequestBuilder {
+        let request = self.http.request(method, url).header(USER_AGENT, self.agent.clone());
+        match &self.authorization {
+            Some(value) => request.header(AUTHORIZATION, value.clone()),
+            None => request,
+        }
+    }
+
+    pub(crate) fn get(&self, segments: &[&str]) -> Result<RequestBuilder, Error> {
+        Ok(self.request(Method::GET, self.address.join(segments)?).timeout(CALL))
+    }
+
+    pub(crate) fn delete(&self, segments: &[&str]) -> Result<RequestBuilder, Error> {
+        Ok(self.request(Method::DELETE, self.address.join(segments)?).timeout(CALL))
+    }
+
+    pub(crate) fn post(&self, segments: &[&str], body: &impl Serialize) -> Result<RequestBuilder, Error> {
+        Ok(self.request(Method::POST, self.address.join(segments)?).timeout(CALL).json(body))
+    }
+
+    pub(crate) fn lost(&self, source: reqwest::Error) -> Error {
+        Error::Unreachable { url: self.url().to_owned(), source }
+    }
+
+    pub(crate) fn garbled(&self, detail: impl Into<String>) -> Error {
+        Error::Protocol { url: self.url().to_owned(), detail: detail.into() }
+    }
+
+    /// Sends, and turns a refusal into its problem.
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        let response = request.send().await.map_err(|e| self.lost(e))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = self.whole(response).await?;
+        match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) => Err(Error::Problem(Box::new(problem))),
+            Err(_) => Err(self.garbled(format!("status {status} without a problem"))),
+        }
+    }
+
+    /// Sends, and reads the answer as JSON.
+    pub(crate) async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Error> {
+        let response = self.send(request).await?;
+        let body = self.whole(response).await?;
+        serde_json::from_slice(&body).map_err(|e| self.garbled(e.to_string()))
+    }
+
+    /// Sends, and wants nothing back.
+    pub(crate) async fn nothing(&self, request: RequestBuilder) -> Result<(), Error> {
+        let response = self.send(request).await?;
+        match response.status() {
+            StatusCode::NO_CONTENT => Ok(()),
+            status => Err(self.garbled(format!("status {status} where there should be no content"))),
+        }
+    }
+
+    /// All of an answer, bounded: what listens there may be anything.
+    async fn whole(&self, mut response: Response) -> Result<Vec<u8>, Error> {
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|e| self.lost(e))? {
+            if body.len() + chunk.len() > ANSWER {
+                return Err(self.garbled("it is too long"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+}
