@@ -1,0 +1,68 @@
+//! What can be said on the command line.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{completions, doctor, sandbox, serve, setup, template};
+
+/// Sandboxes that sleep when nobody uses them and wake where they left off.
+#[derive(Debug, Parser)]
+#[command(
+    name = "wakeful",
+    version,
+    propagate_version = false,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+#[command(after_help = "\
+Examples:
+  wakeful setup                                     prepare this machine (as root, once)
+  wakeful serve                                     run the daemon
+  wakeful sandbox run -t python -- python3 -V       one command in a sandbox of its own
+  wakeful sandbox create -t python --persistent     a sandbox that sleeps and wakes
+
+Environment: WAKEFUL_URL, WAKEFUL_API_KEY, NO_COLOR")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command understands.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Global")]
+pub(crate) struct Global {
+    /// The server [default: WAKEFUL_URL, then ~/.config/wakeful/config.toml, then http://127.0.0.1:8080]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) api_url: Option<String>,
+    /// The key to show it [default: WAKEFUL_API_KEY, then ~/.config/wakeful/config.toml]
+    #[arg(long, global = true, value_name = "KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// Print JSON, as the REST API answers it
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Serve(serve::Serve),
+    Setup(setup::Setup),
+    Doctor(doctor::Doctor),
+    /// Create and use sandboxes
+    #[command(subcommand, arg_required_else_help = true)]
+    Sandbox(sandbox::Command),
+    /// Build and list templates
+    #[command(subcommand, visible_alias = "templates", arg_required_else_help = true)]
+    Template(template::Command),
+    Completions(completions::Completions),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

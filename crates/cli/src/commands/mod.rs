@@ -1,0 +1,53 @@
+//! One module per group, one file per verb.
+
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod sandbox;
+pub(crate) mod serve;
+pub(crate) mod setup;
+pub(crate) mod template;
+
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+/// How long that may take to end.
+const LEFT_BEHIND: Duration = Duration::from_millis(500);
+
+/// Does what was asked; the exit code of a command that was not refused.
+pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
+    let Cli { global, command } = cli;
+    match command {
+        Command::Completions(args) => args.run(),
+        Command::Serve(args) => args.run(),
+        Command::Setup(args) => finish(many_threads()?, args.run(&global)),
+        Command::Doctor(args) => finish(many_threads()?, args.run(&global)),
+        Command::Sandbox(command) => finish(one_thread()?, command.run(&global)),
+        Command::Template(command) => finish(one_thread()?, command.run(&global)),
+    }
+}
+
+/// Runs a command to its end. What is left behind (a read of a pipe that never ends, a build after ^C) is dropped.
+fn finish(runtime: Runtime, work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let ended = runtime.block_on(work);
+    runtime.shutdown_timeout(LEFT_BEHIND);
+    ended
+}
+
+/// For commands that only wait for a server.
+fn one_thread() -> Result<Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)
+}
+
+/// For commands that do the work themselves.
+pub(crate) fn many_threads() -> Result<Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(no_runtime)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is a map_err")]
+fn no_runtime(error: std::io::Error) -> Failure {
+    Failure::refused(format!("could not start threads: {error}"))
+}

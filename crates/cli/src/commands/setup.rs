@@ -1,0 +1,143 @@
+//! `wakeful setup`.
+
+use std::sync::Mutex;
+
+use clap::Args;
+use wakeful_client::types::CreateTemplate;
+use wakeful_client::{Client, Error as ClientError};
+use wakeful_daemon::config::Overrides;
+use wakeful_daemon::paths::Holder;
+use wakeful_daemon::setup::{self, Error, Outcome, Templates};
+use wakeful_model::{TemplateSource, TemplateStatus};
+
+use super::serve::Local;
+use super::template;
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::interrupt::or_interrupt;
+use crate::output;
+use crate::progress::{Steps, Verbose};
+use crate::server;
+
+/// Prepare this machine: packages, guest kernel, KVM probe, first templates
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Run it as root, once. Run again, it only repairs what is missing.
+
+Examples:
+  wakeful setup
+  wakeful setup --template base
+  wakeful setup --no-templates --data-dir /srv/wakeful")]
+pub(crate) struct Setup {
+    #[command(flatten)]
+    local: Local,
+    /// Build no templates
+    #[arg(long, conflicts_with = "template")]
+    no_templates: bool,
+    /// Build this template only (repeatable) [default: base and python]
+    #[arg(long, value_name = "NAME")]
+    template: Vec<String>,
+    /// Show all that programs say
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Setup {
+    pub(crate) async fn run(self, global: &Global) -> Result<u8, Failure> {
+        let loaded = self.local.load(Overrides::default())?;
+        let verbose = if self.verbose { Verbose::Yes } else { Verbose::No };
+        let templates = match (self.no_templates, self.template) {
+            (true, _) => Vec::new(),
+            (false, named) if named.is_empty() => setup::BUILTINS.iter().map(|&name| name.to_owned()).collect(),
+            (false, named) => named,
+        };
+        let steps = Mutex::new(Steps::new(verbose));
+        let told = |event: setup::Progress<'_>| {
+            steps.lock().expect("no panic while it is held").event(event.step, event.fraction, event.line);
+        };
+        let work = async {
+            let done = setup::setup(&loaded.config, &templates, &told).await;
+            let mut steps = steps.lock().expect("no panic while it is held");
+            match &done {
+                Ok(outcome) => steps.done(&describe(outcome)),
+                Err(_) => steps.failed(),
+            }
+            drop(steps);
+            done.map_err(|error| refused(&error))
+        };
+        let outcome = or_interrupt(work).await?;
+        if let Templates::LeftTo { holder, templates } = &outcome.templates {
+            or_interrupt(ask_daemon(global, holder, templates, verbose)).await?;
+        }
+        output::say("this machine is ready: `wakeful serve` runs the daemon");
+        Ok(0)
+    }
+}
+
+fn describe(outcome: &Outcome) -> String {
+    let usable = outcome.runtimes.iter().filter(|runtime| runtime.available);
+    let runtimes: Vec<String> = usable.map(|runtime| format!("{}/{}", runtime.name, runtime.accel)).collect();
+    format!("{}: guest kernel {}, runtimes {}", outcome.data_dir.display(), outcome.kernel, runtimes.join(", "))
+}
+
+/// A daemon has the data directory: what it does not have yet, it builds itself.
+async fn ask_daemon(
+    global: &Global,
+    holder: &Holder,
+    templates: &[(String, TemplateSource)],
+    verbose: Verbose,
+) -> Result<(), Failure> {
+    let Some(url) = &holder.url else {
+        return Err(Failure::refused(format!(
+            "the templates were not built: the data directory is in use by {holder}"
+        ))
+        .hint("stop it and run setup again, or give --no-templates"));
+    };
+    output::say(&format!("{holder} has the data directory, so it is asked to build the templates"));
+    let client = match &global.api_key {
+        Some(key) => server::client(url, Some(key))?,
+        None => server::client(url, std::env::var("WAKEFUL_API_KEY").ok().as_deref())?,
+    };
+    for (name, source) in templates {
+        if !is_ready(&client, name).await? {
+            let new = CreateTemplate {
+                name: name.clone(),
+                source: source.clone(),
+                default_size: None,
+                env: std::collections::BTreeMap::new(),
+                egress: None,
+            };
+            template::build(&client, &new, verbose).await?;
+        }
+    }
+    Ok(())
+}
+
+/// One whose build failed is deleted, to be built again.
+async fn is_ready(client: &Client, name: &str) -> Result<bool, Failure> {
+    match client.template(name).await {
+        Ok(template) if template.status == TemplateStatus::Failed => {
+            client.delete_template(name).await?;
+            Ok(false)
+        }
+        Ok(template) if template.status == TemplateStatus::Ready => Ok(true),
+        Ok(_) => {
+            template::follow(client, name, Verbose::No).await?;
+            Ok(true)
+        }
+        Err(ClientError::Problem(problem)) if problem.code == "template_not_found" => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn refused(error: &Error) -> Failure {
+    let failure = Failure::refused(Failure::chain(error));
+    match error {
+        Error::NotRoot => failure.hint("sudo wakeful setup"),
+        Error::NoBuiltin(_) => failure.hint(format!("there are {}", setup::BUILTINS.join(", "))),
+        Error::Packages(_) | Error::Kernel(_) => failure.hint("can `apt-get update` reach your package archive?"),
+        Error::NoRuntime(_) => failure.hint("`wakeful doctor` shows what is missing"),
+        Error::Build { .. } => failure.hint("run setup again with --verbose to see all that the build says"),
+        Error::Paths(_) | Error::Wire(_) | Error::Template { .. } => failure,
+    }
+}

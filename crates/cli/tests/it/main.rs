@@ -1,0 +1,8 @@
+//! The binary from outside, as far as no daemon is needed.
+
+mod completions;
+mod config;
+mod failures;
+mod help;
+mod local;
+mod run;

@@ -1,0 +1,334 @@
+//! The checks themselves. Each looks at one thing and never fails: what it cannot find out, it says.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use wakeful_api_types::RuntimeInfo;
+
+use super::Check;
+use crate::config::Config;
+use crate::paths::Paths;
+
+const SETUP: &str = "wakeful setup";
+const MIB: u64 = 1 << 20;
+/// Below this a template does not fit.
+const LITTLE_SPACE: u64 = 2048 * MIB;
+/// Below this a checkpoint may not fit.
+const NO_SPACE: u64 = 256 * MIB;
+
+/// All of them, in the order in which a person would fix things.
+pub(super) fn all(
+    config: &Config,
+    paths: &Paths,
+    runtimes: &[RuntimeInfo],
+    qemu_found: Option<(&Path, &str)>,
+) -> Vec<Check> {
+    vec![
+        root(),
+        kernel(),
+        kvm(runtimes),
+        qemu(config, qemu_found),
+        tools(),
+        data_dir(paths),
+        run_dir(paths),
+        cgroups(),
+        clock(),
+        guest_kernel(config, paths),
+        templates(paths),
+        daemon(paths),
+    ]
+}
+
+fn root() -> Check {
+    if rustix::process::geteuid().is_root() {
+        Check::ok("root", "running as root")
+    } else {
+        Check::fail("root", "not running as root, so engines cannot be given users of their own")
+            .fix("sudo wakeful doctor")
+    }
+}
+
+/// The host's kernel. `PAGEMAP_SCAN` makes suspends quicker, and came with 6.7.
+fn kernel() -> Check {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    match version(&release) {
+        Some(found) if found >= (6, 7) => Check::ok("kernel", format!("{release}, with PAGEMAP_SCAN")),
+        Some(_) => Check::warn("kernel", format!("{release}, without PAGEMAP_SCAN: suspends take some 10 ms longer"))
+            .fix("boot a kernel of version 6.7 or newer"),
+        None => Check::warn("kernel", format!("{release}: its version cannot be read")),
+    }
+}
+
+/// The first two numbers.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// That the device opens proves nothing, so the probe's word is taken.
+fn kvm(runtimes: &[RuntimeInfo]) -> Check {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    let proven = runtimes.iter().find(|runtime| runtime.accel == "kvm");
+    match (device, proven) {
+        (Ok(_), Some(runtime)) if runtime.available => Check::ok("kvm", "a probe guest ran under it"),
+        (Ok(_), Some(runtime)) => {
+            let why = runtime.reason.as_deref().unwrap_or("no probe guest ran under it");
+            Check::warn("kvm", format!("/dev/kvm opens, but {why}; guests are emulated"))
+        }
+        (Ok(_), None) => Check::warn("kvm", "/dev/kvm opens, but nothing was tried under it; guests are emulated"),
+        (Err(error), _) => Check::warn("kvm", format!("/dev/kvm: {error}; guests are emulated"))
+            .fix("use a machine with (nested) virtualization; nothing else needs to change"),
+    }
+}
+
+/// The binary that the driver would use.
+pub(super) fn find_qemu(config: &Config) -> Option<PathBuf> {
+    match &config.qemu.binary {
+        Some(path) => executable(path).then(|| path.clone()),
+        None => in_path("qemu-system-x86_64"),
+    }
+}
+
+/// The binary and its version.
+fn qemu(config: &Config, found: Option<(&Path, &str)>) -> Check {
+    let Some((path, found)) = found else {
+        return match find_qemu(config) {
+            Some(path) => Check::fail("qemu", format!("{} does not tell its version", path.display())).fix(SETUP),
+            None => Check::fail("qemu", "qemu-system-x86_64 is not installed").fix(SETUP),
+        };
+    };
+    let path = path.display();
+    match version(found) {
+        Some(number) if number >= (8, 2) => {
+            Check::ok("qemu", format!("{found} ({path}), hardened: engines map golden memory read-only"))
+        }
+        // an older one opens the golden memory file for writing even for a private mapping
+        _ => Check::warn("qemu", format!("{found} ({path}), degraded: before 8.2 engines can write to golden memory"))
+            .fix("install qemu-system-x86 8.2 or newer, from your release's backports"),
+    }
+}
+
+fn tools() -> Check {
+    let missing = |names: &[&'static str]| -> Vec<&str> {
+        names.iter().copied().filter(|name| in_path(name).is_none()).collect()
+    };
+    let needed = missing(&["mke2fs"]);
+    let for_builds = missing(&["mmdebstrap", "apt-get", "dpkg-deb"]);
+    if !needed.is_empty() {
+        Check::fail("tools", format!("missing: {}", needed.join(", "))).fix(SETUP)
+    } else if !for_builds.is_empty() {
+        Check::warn("tools", format!("missing for template builds: {}", for_builds.join(", "))).fix(SETUP)
+    } else {
+        Check::ok("tools", "mke2fs and mmdebstrap are installed")
+    }
+}
+
+fn data_dir(paths: &Paths) -> Check {
+    let path = &paths.data;
+    let shown = path.display();
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => metadata,
+        Ok(_) => return Check::fail("data_dir", format!("{shown} is not a directory")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Check::warn("data_dir", format!("{shown} is not there yet")).fix(SETUP);
+        }
+        Err(error) => return Check::fail("data_dir", format!("{shown}: {error}")),
+    };
+    let copies = match shares_blocks(path) {
+        Ok(true) => "files share blocks (reflink)",
+        Ok(false) => "files are copied sparsely (no reflink)",
+        Err(error) => return Check::fail("data_dir", format!("{shown} cannot be written: {error}")),
+    };
+    let free = match rustix::fs::statvfs(path) {
+        Ok(space) => space.f_bavail.saturating_mul(space.f_frsize),
+        Err(error) => return Check::warn("data_dir", format!("{shown}: free space is not known: {error}")),
+    };
+    let detail = format!("{shown}, {} MiB free, {copies}", free / MIB);
+    if free < NO_SPACE {
+        Check::fail("data_dir", detail).fix("make space: suspends will fail")
+    } else if free < LITTLE_SPACE {
+        Check::warn("data_dir", detail).fix("make space: template builds may fail")
+    } else if metadata.permissions().mode() & 0o077 != 0 {
+        Check::warn("data_dir", format!("{detail}, readable by others")).fix(format!("chmod 700 {shown}"))
+    } else {
+        Check::ok("data_dir", detail)
+    }
+}
+
+/// Whether a copy on this file system costs nothing. Two files, which are removed at once.
+fn shares_blocks(dir: &Path) -> std::io::Result<bool> {
+    let make = |name: &str| {
+        let path = dir.join(format!(".doctor-{}-{name}", std::process::id()));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        fs::remove_file(&path)?;
+        std::io::Result::Ok(file)
+    };
+    let (from, to) = (make("from")?, make("to")?);
+    std::os::unix::fs::FileExt::write_all_at(&from, &[1; 4096], 0)?;
+    Ok(rustix::fs::ioctl_ficlone(&to, &from).is_ok())
+}
+
+fn run_dir(paths: &Paths) -> Check {
+    let shown = paths.run.display();
+    if paths.run.is_dir() {
+        return Check::ok("run_dir", shown.to_string());
+    }
+    match rustix::fs::access("/run", rustix::fs::Access::WRITE_OK) {
+        Ok(()) => Check::ok("run_dir", format!("{shown} will be made")),
+        Err(error) => Check::fail("run_dir", format!("{shown} cannot be made: /run: {error}")),
+    }
+}
+
+fn cgroups() -> Check {
+    let root = Path::new("/sys/fs/cgroup");
+    match fs::read_to_string(root.join("cgroup.controllers")) {
+        Ok(text) => {
+            let there: Vec<&str> = text.split_whitespace().collect();
+            let missing: Vec<&str> =
+                ["memory", "cpu", "pids"].into_iter().filter(|name| !there.contains(name)).collect();
+            if missing.is_empty() {
+                Check::ok("cgroups", "version 2 with memory, cpu and pids")
+            } else {
+                Check::warn(
+                    "cgroups",
+                    format!("version 2 without {}: engines are not limited by it", missing.join(", ")),
+                )
+            }
+        }
+        Err(_) if root.join("memory").is_dir() => Check::warn("cgroups", "version 1: engines are not limited by it")
+            .fix("boot with systemd.unified_cgroup_hierarchy=1"),
+        Err(_) => Check::warn("cgroups", "version 2 is not mounted: engines are not limited by it")
+            .fix("mount -t cgroup2 none /sys/fs/cgroup"),
+    }
+}
+
+/// Guests are told the rate of the processor's counter, so it should be constant.
+fn clock() -> Check {
+    let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let source = source.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned());
+    let steady = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| {
+        let flags = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+        flags.split_whitespace().any(|flag| flag == "constant_tsc")
+    });
+    if steady {
+        Check::ok("clock", format!("constant TSC, the host uses {source}"))
+    } else {
+        Check::warn(
+            "clock",
+            format!("the TSC may change its rate (the host uses {source}): checkpoints may be refused after a reboot"),
+        )
+    }
+}
+
+fn guest_kernel(config: &Config, paths: &Paths) -> Check {
+    if let Some(path) = &config.qemu.kernel {
+        return if path.join("vmlinux").is_file() {
+            Check::ok("guest_kernel", path.display().to_string())
+        } else {
+            Check::fail("guest_kernel", format!("{} has no vmlinux", path.display()))
+                .fix("correct qemu.kernel in the configuration")
+        };
+    }
+    let found: Vec<PathBuf> =
+        entries(&paths.data.join("kernels")).filter(|dir| dir.join("vmlinux").is_file()).collect();
+    let newest = found.iter().max_by_key(|dir| dir.metadata().and_then(|m| m.modified()).ok());
+    match newest {
+        Some(dir) => {
+            let version = fs::read_to_string(dir.join("version")).unwrap_or_default();
+            Check::ok("guest_kernel", format!("{} is prepared", version.trim()))
+        }
+        None => Check::fail("guest_kernel", "none is prepared").fix(SETUP),
+    }
+}
+
+/// By the golden snapshots on the disk: the database is the daemon's.
+fn templates(paths: &Paths) -> Check {
+    let golden = |template: &PathBuf| {
+        let snapshots = entries(template).flat_map(|size| entries(&size).collect::<Vec<_>>());
+        snapshots.filter(|dir| dir.join("manifest.json").is_file()).count()
+    };
+    let counts: Vec<usize> =
+        entries(&paths.data.join("golden")).map(|template| golden(&template)).filter(|n| *n > 0).collect();
+    match counts.len() {
+        0 => Check::warn("templates", "none is ready").fix(SETUP),
+        templates => {
+            Check::ok("templates", format!("{templates} ready, with {} golden snapshots", counts.iter().sum::<usize>()))
+        }
+    }
+}
+
+fn daemon(paths: &Paths) -> Check {
+    match paths.holder() {
+        Ok(Some(holder)) => Check::ok("daemon", format!("{holder} has the data directory")),
+        Ok(None) => Check::ok("daemon", "none is running"),
+        Err(error) => Check::warn("daemon", format!("it is not known whether one runs: {error}")),
+    }
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // root's tools are often not in a user's path
+    let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).map(|dir| dir.join(name)).find(|path| executable(path))
+}
+
+fn executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Status;
+
+    #[test]
+    fn versions_are_read_from_what_programs_say() {
+        assert_eq!(version("6.18.44-fc-v445"), Some((6, 18)));
+        assert_eq!(version("7.2.18"), Some((7, 2)));
+        assert_eq!(version("10.0"), Some((10, 0)));
+        assert_eq!(version("new"), None);
+        assert!(version("6.10.1") > version("6.7.0"), "numbers, not texts");
+    }
+
+    #[test]
+    fn an_empty_machine_is_told_to_set_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { data: dir.path().join("data"), run: dir.path().join("run") };
+        assert_eq!(data_dir(&paths).status, Status::Warn);
+        assert_eq!(guest_kernel(&Config::default(), &paths).fix.as_deref(), Some(SETUP));
+        assert_eq!(templates(&paths).fix.as_deref(), Some(SETUP));
+    }
+
+    #[test]
+    fn a_prepared_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { data: dir.path().to_owned(), run: dir.path().join("run") };
+        let kernel = paths.data.join("kernels/abc");
+        fs::create_dir_all(&kernel).unwrap();
+        fs::write(kernel.join("vmlinux"), "").unwrap();
+        fs::write(kernel.join("version"), "linux-image-6.1.0-cloud\n").unwrap();
+        let golden = paths.data.join("golden/tpl_a/c1-m256-d2048/key");
+        fs::create_dir_all(&golden).unwrap();
+        fs::write(golden.join("manifest.json"), "{}").unwrap();
+        assert_eq!(guest_kernel(&Config::default(), &paths).detail, "linux-image-6.1.0-cloud is prepared");
+        assert_eq!(templates(&paths).detail, "1 ready, with 1 golden snapshots");
+        let found = data_dir(&paths);
+        assert!(found.detail.contains("MiB free"), "{found:?}");
+        assert_eq!(entries(&paths.data).filter(|path| path.to_string_lossy().contains("doctor")).count(), 0);
+    }
+
+    #[test]
+    fn every_check_says_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { data: dir.path().to_owned(), run: dir.path().join("run") };
+        for check in all(&Config::default(), &paths, &[], None) {
+            assert!(!check.detail.is_empty(), "{check:?}");
+        }
+    }
+}

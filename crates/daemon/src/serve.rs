@@ -1,0 +1,153 @@
+//! The daemon: takes the data directory, recovers, listens, serves, drains.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
+
+use crate::config::Loaded;
+use crate::wire;
+
+/// How long operations may take to reach an end at a stop.
+const GRACE: Duration = Duration::from_secs(30);
+/// How long calls in flight may take after that.
+const CALLS: Duration = Duration::from_secs(5);
+
+/// Why the daemon did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It would be open to the network, and nobody would need a key.
+    #[error("{0} is not a loopback address, and there are no keys: anyone who reaches it would be admin")]
+    Exposed(SocketAddr),
+    /// An address cannot be listened on.
+    #[error("could not listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The parts could not be put together.
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    /// The lock file could not be written.
+    #[error(transparent)]
+    Paths(#[from] crate::paths::Error),
+    /// Operations were still under way after the grace period.
+    #[error("some operations were still under way after {GRACE:?}; the next start finishes or undoes them")]
+    Late,
+}
+
+/// Runs until `shutdown` resolves, then drains: no new calls, operations reach their end, sandboxes go on running.
+///
+/// `listening` is told the addresses once calls are answered.
+///
+/// # Errors
+/// If it could not start, or not drain in time.
+pub async fn serve(
+    loaded: &Loaded,
+    listening: impl FnOnce(&[SocketAddr]),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let config = &loaded.config;
+    if let Some(address) = config.exposed() {
+        return Err(Error::Exposed(address));
+    }
+    // First the sockets: a second daemon, or a taken port, is found before anything is touched.
+    let listeners = bind(&config.listen, loaded.listen_by_default).await?;
+    let addresses: Vec<SocketAddr> = listeners.iter().map(|(_, address)| *address).collect();
+    let mut wired = wire::open(config, "wakeful serve").await?;
+    if let Some(address) = addresses.first() {
+        wired.lock.announce(&format!("http://{address}"))?;
+    }
+    wired.lifecycle.warm_up();
+
+    let calls = TaskTracker::new();
+    let router = wakeful_api::router(
+        wired.lifecycle.clone(),
+        wakeful_api::ApiConfig {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            domain: config.domain.clone(),
+            ports: addresses.iter().map(SocketAddr::port).collect(),
+            tasks: calls.clone(),
+        },
+    );
+    let stop = CancellationToken::new();
+    let mut servers = JoinSet::new();
+    for (listener, _) in listeners {
+        let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
+        servers.spawn(async move { axum::serve(listener, router).with_graceful_shutdown(stopped).await });
+    }
+    info!(?addresses, data_dir = %config.data_dir.display(), "listening");
+    listening(&addresses);
+
+    shutdown.await;
+    info!("draining: running sandboxes go on without the daemon");
+    // Calls are still answered meanwhile: new work by 503, the health check too.
+    let in_time = wired.lifecycle.drain(GRACE).await;
+    stop.cancel();
+    let ended = tokio::time::timeout(CALLS, async {
+        while let Some(ended) = servers.join_next().await {
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => error!(%error, "a listener failed"),
+                Err(panic) => error!(%panic, "a listener panicked"),
+            }
+        }
+        calls.close();
+        calls.wait().await;
+    });
+    if ended.await.is_err() {
+        warn!("some calls were cut off");
+    }
+    wired.close().await;
+    if in_time { Ok(()) } else { Err(Error::Late) }
+}
+
+/// A host without IPv6 gets the IPv4 default only; an address that was asked for must work.
+async fn bind(addresses: &[SocketAddr], by_default: bool) -> Result<Vec<(TcpListener, SocketAddr)>, Error> {
+    let mut listeners: Vec<(TcpListener, SocketAddr)> = Vec::new();
+    for address in addresses {
+        let wanted = match (address.port(), listeners.first()) {
+            // Port 0 means one free port, the same on every address.
+            (0, Some((_, first))) => SocketAddr::new(address.ip(), first.port()),
+            _ => *address,
+        };
+        let bound = match TcpListener::bind(wanted).await {
+            Ok(listener) => listener.local_addr().map(|local| (listener, local)),
+            Err(error) => Err(error),
+        };
+        match bound {
+            Ok(pair) => listeners.push(pair),
+            Err(error) if by_default && wanted.is_ipv6() => {
+                warn!(address = %wanted, %error, "no IPv6 here, listening on IPv4 only");
+            }
+            Err(source) => return Err(Error::Listen { address: wanted, source }),
+        }
+    }
+    Ok(listeners)
+}
+
+/// Resolves at SIGTERM, SIGINT or SIGHUP.
+///
+/// # Errors
+/// If the signals cannot be watched.
+pub fn signals() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int, mut hup) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
+    Ok(async move {
+        let which = tokio::select! {
+            _ = term.recv() => "SIGTERM",
+            _ = int.recv() => "SIGINT",
+            _ = hup.recv() => "SIGHUP",
+        };
+        info!(signal = which, "stopping");
+    })
+}

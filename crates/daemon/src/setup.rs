@@ -1,0 +1,259 @@
+//! Makes a fresh machine ready: packages, guest kernel, KVM probe, first templates.
+//!
+//! ```text
+//!   packages ─▶ kernel ─▶ probe ─▶ templates, each with its golden snapshot
+//! ```
+//!
+//! Every step looks first whether it was done, so that running it again costs seconds and repairs what is missing. The
+//! templates need the data directory for themselves; if a daemon has it, they are left to that one, and the caller is
+//! told which.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_stream::StreamExt;
+use wakeful_api_types::RuntimeInfo;
+use wakeful_lifecycle::{Lifecycle, NewTemplate};
+use wakeful_model::{DEFAULT_TENANT, TemplateSource, TemplateStatus};
+
+use crate::config::Config;
+use crate::doctor;
+use crate::paths::{Holder, Paths};
+use crate::wire;
+
+/// How long what is under way may take when all is done.
+const GRACE: Duration = Duration::from_secs(10);
+/// A build that says nothing for so long has hung.
+const SILENCE: Duration = Duration::from_secs(600);
+
+/// Names of the templates that there are from the start.
+pub const BUILTINS: &[&str] = &wakeful_images::BUILTINS;
+
+/// What is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The step.
+    pub step: &'a str,
+    /// How much of it is done, from 0 to 1, where that is known.
+    pub fraction: Option<f32>,
+    /// What a program said.
+    pub line: Option<&'a str>,
+}
+
+/// Where [`Progress`] goes.
+pub type Listener<'a> = &'a (dyn Fn(Progress<'_>) + Send + Sync);
+
+/// Why a machine could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Packages and engines' users need it.
+    #[error("setup must run as root")]
+    NotRoot,
+    /// No such template comes with this program.
+    #[error("there is no built-in template {0:?}")]
+    NoBuiltin(String),
+    /// A directory could not be made.
+    #[error(transparent)]
+    Paths(#[from] crate::paths::Error),
+    /// Packages could not be installed.
+    #[error("could not install packages")]
+    Packages(#[source] wakeful_debian::Error),
+    /// The guest kernel could not be prepared.
+    #[error("could not prepare the guest kernel")]
+    Kernel(#[source] wakeful_driver::Error),
+    /// Nothing here can run a guest.
+    #[error("no runtime is usable: {0}")]
+    NoRuntime(String),
+    /// The data directory could not be opened.
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    /// A template could not be asked for.
+    #[error("could not build template {name}")]
+    Template {
+        /// Which.
+        name: String,
+        /// Why not.
+        source: wakeful_lifecycle::Error,
+    },
+    /// A build failed.
+    #[error("template {name} was not built: {detail}")]
+    Build {
+        /// Which.
+        name: String,
+        /// At which step, and why.
+        detail: String,
+    },
+}
+
+/// What a machine has now.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// The guest kernel's package.
+    pub kernel: String,
+    /// What can run guests.
+    pub runtimes: Vec<RuntimeInfo>,
+    /// What became of the templates.
+    pub templates: Templates,
+}
+
+/// What became of the templates.
+#[derive(Clone, Debug)]
+pub enum Templates {
+    /// All that were asked for are ready.
+    Ready,
+    /// A daemon has the data directory, and can build these.
+    LeftTo {
+        /// Who.
+        holder: Holder,
+        /// Name and source of each that was asked for.
+        templates: Vec<(String, TemplateSource)>,
+    },
+}
+
+/// Does all of it. `templates` names the built-in templates that are wanted.
+///
+/// # Errors
+/// At the first step that fails; what was done before stays done.
+///
+/// # Cancel safety
+/// It can be dropped between any two steps and run again. An installation of packages is left to finish.
+pub async fn setup(config: &Config, templates: &[String], progress: Listener<'_>) -> Result<Outcome, Error> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::NotRoot);
+    }
+    let wanted = templates.iter().map(|name| source(name)).collect::<Result<Vec<_>, _>>()?;
+    let paths = Paths::open(&config.data_dir)?;
+
+    progress(Progress { step: "packages", fraction: None, line: None });
+    let told = |from: wakeful_debian::Progress<'_>| {
+        progress(Progress { step: "packages", fraction: from.fraction, line: Some(from.line) });
+    };
+    wakeful_debian::ensure_installed(wakeful_debian::RUNTIME_PACKAGES, &told).await.map_err(Error::Packages)?;
+
+    progress(Progress { step: "guest kernel", fraction: None, line: None });
+    let kernel = match &config.qemu.kernel {
+        Some(path) => path.display().to_string(),
+        None => {
+            let told = |line: &str| progress(Progress { step: "guest kernel", fraction: None, line: Some(line) });
+            wakeful_driver_qemu::prepare_kernel(&paths.data, &told).await.map_err(Error::Kernel)?.version
+        }
+    };
+
+    progress(Progress { step: "runtimes", fraction: None, line: Some("trying whether a guest runs under KVM") });
+    let runtimes = doctor::runtimes(config, &paths).await;
+    if !runtimes.iter().any(|runtime| runtime.available) {
+        let why: Vec<&str> = runtimes.iter().filter_map(|runtime| runtime.reason.as_deref()).collect();
+        return Err(Error::NoRuntime(why.join("; ")));
+    }
+
+    let templates = if wanted.is_empty() { Templates::Ready } else { build(config, wanted, progress).await? };
+    Ok(Outcome { data_dir: paths.data, kernel, runtimes, templates })
+}
+
+fn source(name: &str) -> Result<(String, TemplateSource), Error> {
+    let spec = wakeful_images::builtin(name).ok_or_else(|| Error::NoBuiltin(name.to_owned()))?;
+    Ok((name.to_owned(), TemplateSource::Debian { suite: spec.suite, packages: spec.packages }))
+}
+
+async fn build(
+    config: &Config,
+    templates: Vec<(String, TemplateSource)>,
+    progress: Listener<'_>,
+) -> Result<Templates, Error> {
+    let wired = match wire::open(config, "wakeful setup").await {
+        Ok(wired) => wired,
+        Err(wire::Error::Paths(crate::paths::Error::Held { holder, .. })) => {
+            return Ok(Templates::LeftTo { holder, templates });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut built = Ok(());
+    for (name, source) in templates {
+        built = ensure(&wired.lifecycle, &name, source, progress).await;
+        if built.is_err() {
+            break;
+        }
+    }
+    wired.lifecycle.drain(GRACE).await;
+    wired.close().await;
+    built.map(|()| Templates::Ready)
+}
+
+/// Builds a template unless it is there. One that failed before gets another try.
+async fn ensure(
+    lifecycle: &Lifecycle,
+    name: &str,
+    source: TemplateSource,
+    progress: Listener<'_>,
+) -> Result<(), Error> {
+    let failed = |source| Error::Template { name: name.to_owned(), source };
+    let there = match lifecycle.template(DEFAULT_TENANT, name).await {
+        Ok(template) => Some(template.status),
+        Err(wakeful_lifecycle::Error::TemplateNotFound(_)) => None,
+        Err(error) => return Err(failed(error)),
+    };
+    match there {
+        // A new engine, kernel or agent wants a new golden snapshot.
+        Some(TemplateStatus::Ready) => {
+            let step = format!("template {name}: golden snapshot");
+            progress(Progress { step: &step, fraction: None, line: None });
+            return lifecycle.prepare_template(DEFAULT_TENANT, name).await.map_err(failed);
+        }
+        Some(TemplateStatus::Pending | TemplateStatus::Building) => {}
+        Some(TemplateStatus::Failed | TemplateStatus::Deleted) => {
+            lifecycle.delete_template(DEFAULT_TENANT, name).await.map_err(failed)?;
+            lifecycle.create_template(new(name, source)).await.map_err(failed)?;
+        }
+        None => {
+            lifecycle.create_template(new(name, source)).await.map_err(failed)?;
+        }
+    }
+    let mut log = lifecycle.template_log(DEFAULT_TENANT, name, true).await.map_err(failed)?;
+    loop {
+        match tokio::time::timeout(SILENCE, log.next()).await {
+            Ok(Some(line)) => {
+                let step = format!("template {name}: {}", line.step);
+                progress(Progress { step: &step, fraction: line.fraction, line: line.line.as_deref() });
+            }
+            Ok(None) => break,
+            Err(_) => {
+                let detail = format!("the build said nothing for {SILENCE:?}");
+                return Err(Error::Build { name: name.to_owned(), detail });
+            }
+        }
+    }
+    let template = lifecycle.template(DEFAULT_TENANT, name).await.map_err(failed)?;
+    match (template.status, template.build_error) {
+        (TemplateStatus::Ready, _) => Ok(()),
+        (_, Some(error)) => {
+            Err(Error::Build { name: name.to_owned(), detail: format!("{}: {}", error.step, error.detail) })
+        }
+        (status, None) => Err(Error::Build { name: name.to_owned(), detail: format!("it is {status}") }),
+    }
+}
+
+fn new(name: &str, source: TemplateSource) -> NewTemplate {
+    NewTemplate {
+        tenant: DEFAULT_TENANT.to_owned(),
+        name: name.to_owned(),
+        source,
+        default_size: None,
+        env: std::collections::BTreeMap::new(),
+        egress: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_builtin_has_a_source() {
+        for name in BUILTINS {
+            assert_eq!(source(name).unwrap().0, *name);
+        }
+        assert!(matches!(source("nosuch"), Err(Error::NoBuiltin(name)) if name == "nosuch"));
+    }
+}

@@ -1,0 +1,162 @@
+//! Chooses implementations and introduces them to each other.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use wakeful_driver::Driver;
+use wakeful_driver_qemu::{Qemu, QemuConfig};
+use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Runtime, RuntimeInfo};
+use wakeful_store::SqliteStore;
+
+use crate::config::{self, Config};
+use crate::paths::{self, Lock, Paths};
+
+/// Why the parts could not be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The data directory cannot be had.
+    #[error(transparent)]
+    Paths(#[from] paths::Error),
+    /// The database cannot be opened.
+    #[error("could not open the database {path}")]
+    Store {
+        /// Its file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: wakeful_store::Error,
+    },
+    /// What is committed could not be brought up again.
+    #[error("could not recover")]
+    Recover(#[from] wakeful_lifecycle::Error),
+    /// A configuration that this version cannot do.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// A data directory, opened and brought up.
+pub struct Wired {
+    /// Everything that can be asked for.
+    pub lifecycle: Lifecycle,
+    /// Held for as long as the directory is ours.
+    pub lock: Lock,
+    store: Arc<SqliteStore>,
+}
+
+impl Wired {
+    /// Closes the store and gives the directory up. Drain first.
+    pub async fn close(self) {
+        self.store.close().await;
+    }
+}
+
+/// Takes the data directory (`what` is told to whoever else wants it), opens the store, finds running engines and
+/// finishes or undoes what was under way.
+///
+/// # Errors
+/// If somebody else has the directory, or it cannot be read.
+pub async fn open(config: &Config, what: &str) -> Result<Wired, Error> {
+    if !config.database.is_empty() {
+        return Err(Error::Unsupported(
+            "database: only SQLite in the data directory is there yet; leave it empty".into(),
+        ));
+    }
+    let paths = Paths::open(&config.data_dir)?;
+    let lock = paths.lock(what)?;
+    let file = paths.data.join("wakeful.db");
+    let store = SqliteStore::open(&file).await.map_err(|source| Error::Store { path: file, source })?;
+    let store = Arc::new(store);
+    let lifecycle = Lifecycle::start(wakeful_lifecycle::Config {
+        layout: Layout::new(paths.data.clone(), paths.run.clone()),
+        store: Arc::clone(&store) as Arc<_>,
+        runtime: Arc::new(Runtimes::new(config, &paths)?),
+        defaults: defaults(config),
+    })
+    .await?;
+    Ok(Wired { lifecycle, lock, store })
+}
+
+/// How the QEMU driver is told where things are.
+pub(crate) fn qemu_config(config: &Config, data: &Path, run: &Path) -> QemuConfig {
+    QemuConfig {
+        binary: config.qemu.binary.clone(),
+        accel: match config.qemu.accel {
+            config::Accel::Auto => wakeful_driver_qemu::Accel::Auto,
+            config::Accel::Kvm => wakeful_driver_qemu::Accel::Kvm,
+            config::Accel::Tcg => wakeful_driver_qemu::Accel::Tcg,
+        },
+        kernel: config.qemu.kernel.clone(),
+        ..QemuConfig::new(data, run)
+    }
+}
+
+fn defaults(config: &Config) -> Defaults {
+    let given = &config.defaults;
+    Defaults {
+        template_size: given.template_size.clone(),
+        timeout: given.timeout.0,
+        max_timeout: given.max_timeout.0,
+        idle_timeout: given.idle_timeout.0,
+        exec_timeout: given.exec_timeout.0,
+        max_exec_timeout: given.max_exec_timeout.0,
+        disk_mb: given.disk_mb,
+        tombstone: given.tombstone.0,
+        upload_bytes: config.limits.upload_bytes,
+        limit_sandboxes: config.limits.sandboxes.map(u64::from),
+        limit_memory_mb: config.limits.memory_mb.or_else(host_memory_mb),
+    }
+}
+
+/// Without a configured limit, guests together may be promised what the host has.
+fn host_memory_mb() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 1024)
+}
+
+/// The runtimes of this host; QEMU is the one that there is.
+struct Runtimes {
+    qemu: QemuConfig,
+    known: Mutex<Vec<RuntimeInfo>>,
+}
+
+impl Runtimes {
+    fn new(config: &Config, paths: &Paths) -> Result<Self, Error> {
+        match config.runtime {
+            config::RuntimeChoice::Auto | config::RuntimeChoice::Qemu => {}
+            other => return Err(Error::Unsupported(format!("runtime {}: only qemu is there yet", other.as_str()))),
+        }
+        Ok(Self { qemu: qemu_config(config, &paths.data, &paths.run), known: Mutex::default() })
+    }
+}
+
+#[async_trait]
+impl Runtime for Runtimes {
+    async fn open(&self) -> Result<Arc<dyn Driver>, wakeful_driver::Error> {
+        let opened = Qemu::open(self.qemu.clone()).await;
+        let found = match &opened {
+            Ok(qemu) => qemu.runtimes().to_vec(),
+            Err(_) => Qemu::survey(&self.qemu).await,
+        };
+        *self.known.lock().expect("no panic while it is held") = found.into_iter().map(in_our_words).collect();
+        Ok(Arc::new(opened?))
+    }
+
+    fn known(&self) -> Vec<RuntimeInfo> {
+        self.known.lock().expect("no panic while it is held").clone()
+    }
+}
+
+/// What the driver knows of this host, in the words of the API.
+pub(crate) fn in_our_words(found: wakeful_driver_qemu::Runtime) -> RuntimeInfo {
+    RuntimeInfo {
+        name: found.name,
+        accel: found.accel,
+        available: found.available,
+        reason: found.reason,
+        fix: found.fix,
+        version: found.version,
+        probed_at: found.probed_at.and_then(|at| at.parse().ok()),
+    }
+}
