@@ -1,0 +1,42 @@
+# The two commands that matter: `make demo` and `make test`. Each does all of its own set-up on a fresh Debian 12 as root.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help setup build lint test prepare demo clean
+
+CARGO ?= cargo
+# Kernel, engine, templates and golden snapshots that demo and tests share; made once.
+export WAKEFUL_TEST_CACHE ?= $(CURDIR)/target/test-cache
+WAKEFUL := target/release/wakeful
+NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
+
+help:  ## What there is
+	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST)
+
+setup:  ## Packages to build with
+	@scripts/host-setup
+
+build: setup  ## The program `wakeful`, with the agent inside
+	$(CARGO) build --release --locked --workspace --bins
+
+prepare: build  ## Kernel, engine, built-in templates and golden snapshots for demo and tests
+	@mkdir -p "$$WAKEFUL_TEST_CACHE"
+	$(WAKEFUL) setup --data-dir "$$WAKEFUL_TEST_CACHE/data"
+
+lint: setup  ## Format, clippy, documentation
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
+
+test: prepare lint  ## All tests, with real engines; a missing engine is a failure
+ifeq ($(NEXTEST),yes)
+	$(CARGO) nextest run --release --locked --workspace
+else
+	RUST_TEST_THREADS=2 $(CARGO) test --release --locked --workspace --tests
+endif
+
+demo: prepare  ## Create, count in memory, sleep, wake, and check it from outside
+	@$(CARGO) run --release --locked --quiet --package wakeful-testkit --bin wakeful-demo
+
+clean:  ## Everything that was built
+	$(CARGO) clean

@@ -1,0 +1,57 @@
+//! The prepared cache, and data directories made from it.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// The built `wakeful`: named by `WAKEFUL_BIN`, else beside the running test.
+///
+/// # Panics
+/// If there is none: `make build` makes it.
+#[must_use]
+pub fn wakeful_binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("WAKEFUL_BIN") {
+        return path.into();
+    }
+    let here = std::env::current_exe().expect("this process has a program");
+    let found = here.ancestors().map(|dir| dir.join("wakeful")).find(|path| path.is_file());
+    found.expect("the program `wakeful` is built: run `make build`")
+}
+
+/// Where the prepared data directory is.
+#[must_use]
+pub fn cache_dir() -> PathBuf {
+    std::env::var_os("WAKEFUL_TEST_CACHE").map_or_else(|| PathBuf::from("/var/cache/wakeful-test"), PathBuf::from)
+}
+
+/// A fresh data directory with everything that is slow to make.
+pub(crate) fn clone_data() -> Result<tempfile::TempDir> {
+    let prepared = cache_dir().join("data");
+    ensure!(prepared.join("wakeful.db").is_file(), "{} is not prepared: run `make prepare`", prepared.display());
+    // Hard links need one file system, so tests live beside the cache.
+    let parent = cache_dir().join("tests");
+    fs::create_dir_all(&parent)?;
+    let dir = tempfile::Builder::new().prefix("data-").tempdir_in(&parent)?;
+    for name in ["kernels", "engines", "bases", "golden"] {
+        link_tree(&prepared.join(name), &dir.path().join(name)).with_context(|| format!("linking {name}"))?;
+    }
+    fs::copy(prepared.join("wakeful.db"), dir.path().join("wakeful.db"))?;
+    Ok(dir)
+}
+
+fn link_tree(from: &Path, to: &Path) -> Result<()> {
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(from)?.permissions());
+    fs::DirBuilder::new().mode(mode & 0o7777).create(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            link_tree(&entry.path(), &target)?;
+        } else {
+            fs::hard_link(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

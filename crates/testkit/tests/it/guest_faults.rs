@@ -1,0 +1,104 @@
+//! Guests that die, hang or fill their disk: they are told apart, and nobody else notices.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use wakeful_api_types::{Command, ExecuteRequest};
+use wakeful_testkit::Daemon;
+
+use crate::support::{code_of, create, persistent, run, sh, wait_for};
+
+fn shell(script: &str) -> ExecuteRequest {
+    ExecuteRequest::new(Command::Shell(script.into()))
+}
+
+#[tokio::test]
+async fn a_guest_that_dies_is_failed_and_boots_again() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = daemon.client()?;
+    let id = persistent(&client, "base").await?.id.to_string();
+    let neighbour = create(&client, json!({})).await?.id.to_string();
+    sh(&client, &id, "echo kept > ~/kept; sync").await?;
+    // A kernel panic ends the engine.
+    let cut_off = client.execute(&id, &shell("sudo sh -c 'echo c > /proc/sysrq-trigger'; sleep 20")).await;
+    ensure!(code_of(cut_off) == "sandbox_failed");
+    let failed = client.sandbox(&id).await?;
+    let failure = failed.failure.as_ref().expect("a failure");
+    ensure!(failed.status.to_string() == "failed" && failure.bootable, "{failed:?}");
+    ensure!(daemon.engine_pid(&id).is_none());
+    ensure!(code_of(client.execute(&id, &shell("true")).await) == "sandbox_failed");
+    ensure!(code_of(client.suspend(&id, true).await) == "sandbox_failed");
+    ensure!(sh(&client, &neighbour, "echo fine").await? == "fine");
+    let awake = client.wake(&id, true).await?;
+    ensure!(awake.restored_memory == Some(false) && awake.failure.is_none(), "{awake:?}");
+    ensure!(sh(&client, &id, "cat ~/kept").await? == "kept");
+
+    // An engine that is killed from outside is the same story.
+    let engine = daemon.engine_pid(&id).expect("an engine");
+    kill_process(Pid::from_raw(i32::try_from(engine)?).expect("a pid"), Signal::KILL)?;
+    wait_for("the failure", Duration::from_secs(10), || async {
+        Ok(client.sandbox(&id).await?.status.to_string() == "failed")
+    })
+    .await?;
+    client.destroy_sandbox(&id).await?;
+    client.destroy_sandbox(&neighbour).await?;
+    ensure!(daemon.engines().is_empty() && daemon.places().is_empty(), "left: {:?}", daemon.places());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_guest_that_powers_off_has_failed() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = daemon.client()?;
+    let id = persistent(&client, "base").await?.id.to_string();
+    let _ = client.execute(&id, &shell("sudo sh -c 'echo o > /proc/sysrq-trigger'; sleep 20")).await;
+    wait_for("the failure", Duration::from_secs(20), || async {
+        Ok(client.sandbox(&id).await?.status.to_string() == "failed")
+    })
+    .await?;
+    ensure!(client.wake(&id, true).await?.status.to_string() == "running");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_guest_that_hangs_is_said_to() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = daemon.client()?;
+    let id = persistent(&client, "base").await?.id.to_string();
+    let neighbour = create(&client, json!({})).await?.id.to_string();
+    let engine = Pid::from_raw(i32::try_from(daemon.engine_pid(&id).expect("an engine"))?).expect("a pid");
+    kill_process(engine, Signal::STOP)?;
+    let hung = client.execute(&id, &shell("true")).await;
+    ensure!(code_of(hung) == "guest_unresponsive");
+    ensure!(sh(&client, &neighbour, "echo fine").await? == "fine");
+    kill_process(engine, Signal::CONT)?;
+    ensure!(sh(&client, &id, "echo back").await? == "back", "it goes on when it goes on");
+    kill_process(engine, Signal::STOP)?;
+    client.destroy_sandbox(&id).await?;
+    ensure!(daemon.engine_pid(&id).is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_full_disk_is_the_guests_own_problem() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = daemon.client()?;
+    let id = create(&client, json!({"mode": "persistent", "disk_mb": 64})).await?.id.to_string();
+    let full = run(&client, &id, "head -c 200000000 /dev/zero | tr '\\0' 'x' > ~/full").await?;
+    ensure!(full.exit_code != 0 || full.stderr.contains("space"), "{full:?}");
+    let http = reqwest::Client::new();
+    let answer = http
+        .put(format!("{}/v1/sandboxes/{id}/files/home/user/more", daemon.url()))
+        .body(vec![1u8; 5_000_000])
+        .send()
+        .await?;
+    ensure!(answer.status() == 507, "{}", answer.status());
+    let problem: Value = answer.json().await?;
+    ensure!(problem["code"] == "guest_disk_full", "{problem}");
+    // It still sleeps, wakes, and can be cleared.
+    client.suspend(&id, true).await?;
+    sh(&client, &id, "rm ~/full; echo ok > ~/ok; cat ~/ok").await?;
+    Ok(())
+}

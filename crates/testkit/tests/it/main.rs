@@ -1,0 +1,14 @@
+//! The whole system as a user meets it: the real daemon over HTTP, real guests on real engines.
+
+mod bad_input;
+mod clones;
+mod command_line;
+mod crash;
+mod deadlines;
+mod exec;
+mod files;
+mod guest_faults;
+mod images;
+mod sleep;
+mod support;
+mod templates;
