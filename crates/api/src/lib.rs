@@ -6,7 +6,7 @@
 //!   answer  ◀──────┴── problems get their body here ◀───────┘
 //! ```
 //!
-//! Handlers hold no policy: they read, ask, and write. Every refusal is a [`Problem`](problem::Problem) with a stable
+//! Handlers hold no policy: they read, ask, and write. Every refusal is a `Problem` with a stable
 //! code; only `problem.rs` knows status codes. What must outlive its caller, such as a command, runs in a task of
 //! [`ApiConfig::tasks`].
 

@@ -111,7 +111,10 @@ impl Arguments<'_> {
         let mut list: Vec<String> = Vec::with_capacity(64);
         let mut add = |words: &[&str]| list.extend(words.iter().map(|word| (*word).to_owned()));
         add(&["-no-user-config", "-nodefaults", "-display", "none", "-serial", "none", "-no-reboot"]);
-        add(&["-M", "microvm,x-option-roms=off,rtc=on,isa-serial=off,memory-backend=m"]);
+        // What `ps` shows; it would be the loader's name otherwise.
+        add(&["-name", "wakeful,process=wakeful-qemu"]);
+        // Device state that is not a migration has no description at its end, and none is to be missed.
+        add(&["-M", "microvm,x-option-roms=off,rtc=on,isa-serial=off,suppress-vmdesc=on,memory-backend=m"]);
         // SeaBIOS puts its tables under the end of the initramfs, and whether Linux survives that depends on its size.
         add(&["-bios", "qboot.rom", "-accel", self.accelerator.option(), "-cpu", "max"]);
         add(&["-m", &format!("{memory_mb}M")]);

@@ -54,8 +54,14 @@ impl QemuEngine {
     }
 
     fn output(&self) -> String {
-        files::tail(&self.place.data.join("console.log"), self.record.console_from, OUTPUT)
+        output(&self.place.data.join("console.log"), self.record.console_from)
     }
+}
+
+/// The last that an engine printed, without its warnings: a card that is connected to nothing is no reason for an end.
+fn output(console: &Path, from: u64) -> String {
+    let text = files::tail(console, from, OUTPUT);
+    text.lines().filter(|line| !line.contains(": warning: ")).collect::<Vec<_>>().join("\n")
 }
 
 /// Why a command had no answer, in the caller's words: an engine that closed its monitor has ended, or is about to.
@@ -70,7 +76,7 @@ pub(crate) async fn explain(
         Failure::Refused(answer) => Error::Refused { doing, answer },
         Failure::Closed => {
             let status = timeout(Duration::from_secs(1), process.ended()).await;
-            let mut output = files::tail(console, from, OUTPUT);
+            let mut output = output(console, from);
             if output.is_empty() {
                 output = match status {
                     Ok(Some(status)) => status,

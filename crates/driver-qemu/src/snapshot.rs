@@ -144,7 +144,7 @@ impl Saving {
         let mappings = pages::private_mappings(pid, self.record.memory_inode, bytes)?
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the engine does not map its memory's base"))?;
         let mut file = made.create(self.into.join(PAGES))?;
-        let account = diff::write(pid, &mappings, method(), bytes, &mut file, PAGES)?;
+        let account = diff::write(pid, &mappings, Method::Best, bytes, &mut file, PAGES)?;
         file.sync_all()?;
         Ok(account)
     }
@@ -158,11 +158,6 @@ impl Saving {
         memory.sync_all()?;
         Ok(vec![bulk_account("mem", &memory)?, bulk_account(OVERLAY, &overlay)?])
     }
-}
-
-/// The fallback can be asked for, since a machine has only one kernel to test with.
-fn method() -> Method {
-    if std::env::var_os("WAKEFUL_NO_PAGEMAP_SCAN").is_some() { Method::Pagemap } else { Method::Best }
 }
 
 /// A large sparse file: nothing of it is checked at a load but its length. Its bulk digest is over number and content of

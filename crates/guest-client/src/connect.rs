@@ -91,7 +91,9 @@ impl Guest {
     /// Says hello on a fresh stream, throws away everything before the agent's valid answer, and starts HTTP/2.
     ///
     /// # Errors
-    /// [`Error::Hello`] if no valid answer came before the deadline or the end of the stream; [`Error::Io`].
+    /// [`Error::Hello`] if no valid answer came before the deadline or the end of the stream; [`Error::Io`]. Before the
+    /// next try close this stream, see it closed, and leave a running guest some 50 ms to see it too: if the last
+    /// session was cut off in the middle of a frame, a hello that follows at once is taken for the rest of it.
     ///
     /// # Cancel safety
     /// Dropping the future closes the stream.

@@ -33,6 +33,14 @@ pub enum Error {
     /// The channel has ended: the guest is gone, stopped, or somebody closed it.
     #[error("the channel to the agent was lost")]
     Lost,
+    /// The channel has ended while a command ran; the command itself may go on.
+    #[error("the channel to the agent was lost while process {pid} ran")]
+    Cut {
+        /// The process.
+        pid: u32,
+        /// The last of its output that came, to go on from.
+        seq: u64,
+    },
     /// The agent neither goes on nor answers a health request.
     #[error("the agent does not respond")]
     Unresponsive,

@@ -193,7 +193,8 @@ impl ExecStream {
                         self.decoder.feed(data);
                     }
                 }
-                Some(Err(error)) => return Err(Error::from_hyper(&error)),
+                // An agent that ends its session resets the streams on it, one way or another.
+                Some(Err(_)) => return Err(Error::Lost),
                 None if self.ended => return Ok(None),
                 None => return Err(Error::Lost),
             }
@@ -285,7 +286,8 @@ impl Guest {
     ///
     /// # Errors
     /// [`Error::Refused`] with a `wakeful_code` if it could not be started; [`Error::Unresponsive`]; [`Error::Late`] if
-    /// the agent does not end it long after its timeout; [`Error::Lost`]; [`Error::Protocol`].
+    /// the agent does not end it long after its timeout; [`Error::Lost`] before it began, [`Error::Cut`] after;
+    /// [`Error::Protocol`].
     ///
     /// # Cancel safety
     /// A command that has been started runs on.
@@ -324,21 +326,30 @@ impl Guest {
         let mut feed = std::pin::pin!(async {
             let _ = self.feed(pid, exec.stdin.clone().unwrap_or_default()).await;
         });
+        let mut last_seq = 0;
         let end = loop {
             let event = tokio::select! {
                 biased;
-                event = events.next() => event?,
+                event = events.next() => match event {
+                    Err(Error::Lost) => return Err(Error::Cut { pid, seq: last_seq }),
+                    other => other?,
+                },
                 () = &mut feed, if feeding => {
                     feeding = false;
                     continue;
                 }
             };
             match event {
-                Some(ExecEvent::Output { stream: OutputStream::Stderr, data, .. }) => stderr.push(&data),
-                Some(ExecEvent::Output { data, .. }) => stdout.push(&data),
+                Some(ExecEvent::Output { stream, data, seq }) => {
+                    last_seq = seq.unwrap_or(last_seq);
+                    match stream {
+                        OutputStream::Stderr => stderr.push(&data),
+                        OutputStream::Stdout | OutputStream::Pty => stdout.push(&data),
+                    }
+                }
                 Some(ExecEvent::Ended { end, .. }) => break end,
                 Some(ExecEvent::Started { .. } | ExecEvent::Gap { .. } | ExecEvent::Keepalive) => {}
-                None => return Err(Error::Lost),
+                None => return Err(Error::Cut { pid, seq: last_seq }),
             }
         };
         Ok(ExecOutput {

@@ -14,6 +14,22 @@ use crate::view::AwakeReason;
 /// How long the owner may take to find out why a channel broke.
 const FIND_OUT: Duration = Duration::from_secs(2);
 
+/// The problems that an agent can have with a call.
+const SAYABLE: [Code; 12] = [
+    Code::WorkdirNotFound,
+    Code::UnknownUser,
+    Code::NoShell,
+    Code::CommandNotFound,
+    Code::NotExecutable,
+    Code::PathNotFound,
+    Code::IsDirectory,
+    Code::NotADirectory,
+    Code::GuestDiskFull,
+    Code::InvalidPath,
+    Code::ProcessNotFound,
+    Code::NameTaken,
+];
+
 /// What a guest is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
@@ -89,13 +105,19 @@ impl Access {
         use wakeful_guest_client::Error as Guest;
         let id = self.row.id.clone();
         match error {
-            Guest::Refused { wakeful_code: Some(code), message, .. } => match code.parse::<Code>() {
-                Ok(code) => Error::Guest { code, detail: message },
-                Err(_) => Error::Unresponsive { id, detail: format!("its agent refused: {message}") },
-            },
-            Guest::Refused { code, message, .. } => {
-                Error::Unresponsive { id, detail: format!("its agent refused ({code}): {message}") }
+            Guest::Refused { wakeful_code, code, message, .. } => {
+                // The guest is hostile: it may say what went wrong inside, and nothing about us.
+                let said = wakeful_code.and_then(|code| code.parse().ok()).filter(|code| SAYABLE.contains(code));
+                match said {
+                    Some(code) => Error::Guest { code, detail: message },
+                    None => Error::Unresponsive { id, detail: format!("its agent refused ({code}): {message}") },
+                }
             }
+            Guest::Cut { pid, seq } => match self.came_between().await {
+                Some(Error::SuspendedDuringExec { id, .. }) => Error::SuspendedDuringExec { id, pid: Some(pid), seq },
+                Some(came_between) => came_between,
+                None => Error::Unresponsive { id, detail: error.to_string() },
+            },
             error => match self.came_between().await {
                 Some(came_between) => came_between,
                 None => Error::Unresponsive { id, detail: error.to_string() },

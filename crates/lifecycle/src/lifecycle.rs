@@ -270,7 +270,9 @@ impl Lifecycle {
         id: &SandboxId,
         timeout: Option<Duration>,
     ) -> Result<SandboxView, Error> {
-        self.find_live(tenant, id).await?;
+        if let Err(row) = self.inner.find(tenant, id).await? {
+            return Err(Error::Refused { id: row.id, refusal: wakeful_model::Refusal::NotRunning });
+        }
         self.ask(id, Ask::Keepalive { timeout }).await?;
         self.view_of(id).await
     }

@@ -34,7 +34,11 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
     let dirs = list(inner.layout.sandboxes()).await?;
     // A machine with no sandboxes and no leftovers need not wait for its engines.
     if !rows.is_empty() || run_dirs.iter().any(|name| is_place(name)) {
-        let driver = inner.driver().await?;
+        let driver = match inner.driver().await {
+            Ok(driver) => driver,
+            Err(error) if rows.iter().all(at_rest) => return without_engines(inner, rows, &error).await,
+            Err(error) => return Err(error),
+        };
         sweep(inner, &driver, &rows, &run_dirs).await?;
         let mut recovering = tokio::task::JoinSet::new();
         for row in rows.clone() {
@@ -70,7 +74,7 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
 /// Engines and golden snapshots of earlier versions, once no checkpoint stands on them. What a running engine maps is not
 /// in its row, so nothing is forgotten while one runs.
 async fn forget_unused(inner: &Inner, rows: &[Sandbox]) -> Result<(), Error> {
-    if rows.is_empty() || rows.iter().any(|row| row.state.has_engine() || row.transition.is_some()) {
+    if rows.is_empty() || !rows.iter().all(at_rest) {
         return Ok(());
     }
     let driver = inner.driver().await?;
@@ -98,6 +102,19 @@ async fn forget_unused(inner: &Inner, rows: &[Sandbox]) -> Result<(), Error> {
         Ok(())
     })
     .await
+}
+
+fn at_rest(row: &Sandbox) -> bool {
+    !row.state.has_engine() && row.transition.is_none()
+}
+
+/// Sleepers can be listed and asked about although nothing here can wake them.
+async fn without_engines(inner: &Arc<Inner>, rows: Vec<Sandbox>, why: &Error) -> Result<(), Error> {
+    warn!(error = error_chain(why), "no runtime is usable: sandboxes sleep on until one is");
+    for row in rows {
+        own(inner, Start { row, held: Held::default(), first: None });
+    }
+    inner.resume_builds().await
 }
 
 /// Run directories are named by bare ids; beside them lie caches of ours.

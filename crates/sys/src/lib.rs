@@ -1,9 +1,9 @@
 //! Safe wrappers over raw system calls; the one crate where unsafe may live.
 
-pub mod guest;
+pub mod child;
 pub mod copy;
+pub mod guest;
 pub mod pages;
 pub mod pidfd;
 pub mod spawn;
 pub mod tsc;
-pub mod child;

@@ -259,8 +259,16 @@ impl Drop for Daemon {
             }
         }
         let _ = fs::remove_dir_all(&self.run);
-        if std::thread::panicking() {
-            eprintln!("---- log of the daemon ----\n{}", self.log());
+        if std::env::var_os("NEXTEST").is_some() || std::thread::panicking() {
+            // Shown by the runner only if the test failed.
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(80).collect();
+            for line in tail.iter().rev() {
+                #[expect(clippy::print_stderr, reason = "the runner keeps it for a test that failed")]
+                {
+                    eprintln!("daemon: {line}");
+                }
+            }
         }
     }
 }

@@ -14,8 +14,10 @@ use tokio::runtime::Runtime;
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
-/// How long that may take to end.
-const LEFT_BEHIND: Duration = Duration::from_millis(500);
+/// How long what a command leaves behind may take to end.
+const LEFT_BEHIND: Duration = Duration::from_millis(200);
+/// Of a setup or a probe, which removes what it had begun.
+const SETUP: Duration = Duration::from_secs(10);
 
 /// Does what was asked; the exit code of a command that was not refused.
 pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
@@ -23,17 +25,21 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
     match command {
         Command::Completions(args) => args.run(),
         Command::Serve(args) => args.run(),
-        Command::Setup(args) => finish(many_threads()?, args.run(&global)),
-        Command::Doctor(args) => finish(many_threads()?, args.run(&global)),
-        Command::Sandbox(command) => finish(one_thread()?, command.run(&global)),
-        Command::Template(command) => finish(one_thread()?, command.run(&global)),
+        Command::Setup(args) => finish(many_threads()?, SETUP, args.run(&global)),
+        Command::Doctor(args) => finish(many_threads()?, SETUP, args.run(&global)),
+        Command::Sandbox(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
+        Command::Template(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
     }
 }
 
 /// Runs a command to its end. What is left behind (a read of a pipe that never ends, a build after ^C) is dropped.
-fn finish(runtime: Runtime, work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+fn finish(
+    runtime: Runtime,
+    patience: Duration,
+    work: impl Future<Output = Result<u8, Failure>>,
+) -> Result<u8, Failure> {
     let ended = runtime.block_on(work);
-    runtime.shutdown_timeout(LEFT_BEHIND);
+    runtime.shutdown_timeout(patience);
     ended
 }
 

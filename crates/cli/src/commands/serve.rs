@@ -51,8 +51,9 @@ Examples:
   wakeful serve --listen 127.0.0.1:9090 --data-dir /srv/wakeful
   wakeful serve --print-config > /etc/wakeful/config.toml")]
 pub(crate) struct Serve {
-    /// An address to listen on (repeatable) [default: 127.0.0.1:8080 and [::1]:8080]
+    // as an attribute: brackets in a doc comment are links
     #[arg(long, value_name = "ADDRESS")]
+    #[arg(help = "An address to listen on (repeatable) [default: 127.0.0.1:8080 and [::1]:8080]")]
     listen: Vec<String>,
     #[command(flatten)]
     local: Local,

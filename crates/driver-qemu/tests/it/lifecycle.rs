@@ -97,15 +97,16 @@ async fn processes_memory_and_disk_come_back() {
     let make = "head -c 20000000 /dev/urandom > /dev/shm/memory; head -c 5000000 /dev/urandom > /root/disk; \
                 md5sum /dev/shm/memory /root/disk > /root/sums; cat /root/sums";
     shell(&guest, make).await;
-    // A process that goes on counting.
-    let count = "(i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &";
+    // A process that goes on counting. It appends, so that a reader never meets an empty file.
+    let count = "(i=0; while :; do i=$((i+1)); echo $i >> /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &";
     shell(&guest, count).await;
-    let check = "echo 3 > /proc/sys/vm/drop_caches; md5sum -c /root/sums && cat /dev/shm/count";
+    let last = "while read n; do last=$n; done < /dev/shm/count; echo $last";
+    let check = format!("echo 3 > /proc/sys/vm/drop_caches; md5sum -c /root/sums && {last}");
     shell(&guest, "while ! test -s /dev/shm/count; do sleep 0.05; done").await;
 
     let (mut engine, mut guest) = (engine, guest);
     for cycle in 1..=3 {
-        let before: u64 = shell(&guest, "cat /dev/shm/count").await.parse().expect("a number");
+        let before: u64 = shell(&guest, last).await.parse().expect("a number");
         let checkpoint = sandbox.checkpoint(cycle);
         let mut image = sandbox.suspend(&*engine, guest, &checkpoint).await;
         engine.kill().await.expect("can be killed");
@@ -118,11 +119,11 @@ async fn processes_memory_and_disk_come_back() {
         let source = Source::Wake { checkpoint: &checkpoint, image: &image };
         engine = sandbox.launch(source).await.expect("can be woken");
         guest = sandbox.go(&*engine).await;
-        let said = shell(&guest, check).await;
+        let said = shell(&guest, &check).await;
         let after: u64 = said.lines().last().and_then(|line| line.parse().ok()).expect("a number");
         assert!(said.contains("/root/disk: OK") && said.contains("/dev/shm/memory: OK"), "{said}");
         assert!(after >= before, "{before} -> {after}");
-        shell(&guest, &format!("while test $(cat /dev/shm/count) -le {after}; do sleep 0.05; done")).await;
+        shell(&guest, &format!("while test $({last}) -le {after}; do sleep 0.05; done")).await;
     }
     drop(guest);
 }
@@ -231,7 +232,7 @@ async fn a_killed_engine_is_noticed() {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
     };
     let (exit, ()) = tokio::join!(watch, kill);
-    assert_eq!(exit.status.as_deref(), Some("signal 9"));
+    assert_eq!((exit.status.as_deref(), exit.output.as_str()), (Some("signal 9"), ""));
     assert!(!std::path::Path::new(&format!("/proc/{}", engine.pid())).exists(), "no zombie is left");
     guest.closed().await;
     assert!(sandbox.qemu.adopt(&sandbox.place).await.expect("can be looked at").is_none());

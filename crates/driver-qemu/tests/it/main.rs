@@ -5,4 +5,3 @@ mod damage;
 mod lab;
 mod lifecycle;
 mod probe;
-mod zz;

@@ -24,7 +24,7 @@ async fn at_rest_nothing_is_lost() -> Result<()> {
     sh(
         &client,
         &awake,
-        "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /tmp/n; sleep 0.2; done' </dev/null >/dev/null 2>&1 &",
+        "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; sleep 0.2; done' </dev/null >/dev/null 2>&1 &",
     )
     .await?;
     client.suspend(&asleep, true).await?;

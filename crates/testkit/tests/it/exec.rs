@@ -78,8 +78,8 @@ async fn a_child_in_the_background_holds_nothing_up() -> Result<()> {
     );
     sh(&client, &id, "kill -0 $(cat /tmp/pid)").await?;
     // A client that hangs up does not stop its command.
-    let call = client.execute(&id, &ExecuteRequest::new(Command::Shell("sleep 2; echo done > /tmp/done".into())));
-    let _ = tokio::time::timeout(Duration::from_secs(1), call).await;
+    let slow = ExecuteRequest::new(Command::Shell("sleep 2; echo done > /tmp/done".into()));
+    let _ = tokio::time::timeout(Duration::from_secs(1), client.execute(&id, &slow)).await;
     crate::support::wait_for("the command's end", Duration::from_secs(20), || async {
         Ok(run(&client, &id, "cat /tmp/done").await?.exit_code == 0)
     })

@@ -52,7 +52,7 @@ async fn ten_cycles_lose_nothing() -> Result<()> {
     let sandbox = persistent(&client, "python").await?;
     let id = sandbox.id.to_string();
     sh(&client, &id, &format!("cat > /tmp/worker.py <<'EOF'\n{WORKER}\nEOF\nsetsid python3 /tmp/worker.py >/tmp/worker.log 2>&1 </dev/null & ")).await?;
-    sh(&client, &id, "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /tmp/shell; sleep 0.2; done' >/dev/null 2>&1 </dev/null &").await?;
+    sh(&client, &id, "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /tmp/shell.new; mv /tmp/shell.new /tmp/shell; sleep 0.2; done' >/dev/null 2>&1 </dev/null &").await?;
     sh(&client, &id, "head -c 5000000 /dev/urandom > ~/file; md5sum ~/file > ~/sum").await?;
     let mut told = None;
     for _ in 0..60 {
@@ -193,7 +193,10 @@ async fn a_command_under_way_at_a_suspend_is_told_so() -> Result<()> {
     let id = persistent(&client, "base").await?.id.to_string();
     let call = {
         let (client, id) = (client.clone(), id.clone());
-        tokio::task::spawn(async move { run(&client, &id, "sleep 5; echo done > ~/done").await })
+        tokio_util::task::AbortOnDropHandle::new(
+            tokio::runtime::Handle::current()
+                .spawn(async move { run(&client, &id, "sleep 5; echo done > ~/done").await }),
+        )
     };
     crate::support::wait_for("the command", Duration::from_secs(10), || async {
         Ok(client.sandbox(&id).await?.awake_because.iter().any(|awake| awake.reason == "exec"))
@@ -204,6 +207,10 @@ async fn a_command_under_way_at_a_suspend_is_told_so() -> Result<()> {
     let error = call.await?.expect_err("it was cut off");
     let problem = error.downcast::<wakeful_client::Error>()?;
     ensure!(problem.code() == Some("suspended_during_exec"), "{problem}");
+    ensure!(
+        problem.problem().is_some_and(|problem| problem.more["pid"].as_u64().is_some_and(|pid| pid > 0)),
+        "{problem:?}"
+    );
     // It was frozen, not killed: after the wake it comes to its end.
     crate::support::wait_for("the command's end", Duration::from_secs(30), || async {
         Ok(run(&client, &id, "cat ~/done").await?.exit_code == 0)

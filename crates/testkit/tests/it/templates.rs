@@ -16,12 +16,12 @@ async fn a_template_is_built_used_and_deleted() -> Result<()> {
         json!({"name": "small", "source": {"kind": "debian", "suite": "bookworm", "packages": ["tree"]}}),
     )?;
     let template = client.create_template(&new).await?;
-    ensure!(["pending", "building"].contains(&template.status.as_str()), "{template:?}");
+    ensure!(["pending", "building"].contains(&template.status.to_string().as_str()), "{template:?}");
     ensure!(code_of(client.create_template(&new).await) == "name_taken");
     let early = client.create_sandbox(&serde_json::from_value(json!({"template": "small"}))?).await;
     ensure!(code_of(early) == "template_not_ready");
     wait_for("the build", Duration::from_secs(240), || async {
-        let status = client.template("small").await?.status;
+        let status = client.template("small").await?.status.to_string();
         ensure!(status != "failed", "{:?}", client.template("small").await?.build_error);
         Ok(status == "ready")
     })
@@ -31,7 +31,7 @@ async fn a_template_is_built_used_and_deleted() -> Result<()> {
     // Deleted while a sandbox stands on it: the sandbox lives on, sleeps and wakes; the files go with it.
     client.delete_template("small").await?;
     ensure!(code_of(client.template("small").await) == "template_not_found");
-    let golden = daemon.data().join("golden").join(&template.id.to_string());
+    let golden = daemon.data().join("golden").join(template.id.to_string());
     ensure!(golden.exists());
     client.suspend(&id, true).await?;
     sh(&client, &id, "tree --version").await?;
@@ -49,7 +49,7 @@ async fn a_build_that_fails_says_why() -> Result<()> {
     )?;
     client.create_template(&new).await?;
     wait_for("the failure", Duration::from_secs(120), || async {
-        Ok(client.template("broken").await?.status == "failed")
+        Ok(client.template("broken").await?.status.to_string() == "failed")
     })
     .await?;
     let error = client.template("broken").await?.build_error.expect("a reason");
