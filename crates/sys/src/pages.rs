@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// The most scattered pieces that one [`read`] or [`write`] takes.
+/// The most scattered pieces that one [`read`] or [`write()`] takes.
 pub const BATCH: usize = 256;
 
 /// One piece of the file in the process's memory.
