@@ -103,11 +103,14 @@ fn defaults(config: &Config) -> Defaults {
         tombstone: given.tombstone.0,
         upload_bytes: config.limits.upload_bytes,
         limit_sandboxes: config.limits.sandboxes.map(u64::from),
-        limit_memory_mb: config.limits.memory_mb.or_else(host_memory_mb),
+        limit_memory_mb: config.limits.memory_mb.or_else(|| host_memory_mb().map(|mb| mb * OVERCOMMIT)),
     }
 }
 
-/// Without a configured limit, guests together may be promised what the host has.
+/// Without a configured limit, guests together may be promised so many times what the host has: clones share their golden
+/// memory, and most never touch most of theirs.
+const OVERCOMMIT: u64 = 4;
+
 fn host_memory_mb() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

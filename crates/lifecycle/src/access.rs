@@ -8,8 +8,8 @@ use wakeful_guest_client::{Exec, ExecOutput, Guest};
 use wakeful_model::{Code, Op, Refusal, Sandbox, State};
 
 use crate::Error;
-use crate::owner::{Live, UseEnded};
-use crate::view::AwakeReason;
+use crate::owner::UseEnded;
+use crate::view::{AwakeReason, Live};
 
 /// How long the owner may take to find out why a channel broke.
 const FIND_OUT: Duration = Duration::from_secs(2);

@@ -15,6 +15,8 @@ use crate::Error;
 
 /// One hello; then the host connects again.
 const HELLO: Duration = Duration::from_secs(2);
+/// Between two hellos.
+const PAUSE: Duration = Duration::from_millis(50);
 /// One restore call. The first after a load runs cold code.
 const RESTORE: Duration = Duration::from_secs(20);
 
@@ -75,8 +77,10 @@ async fn keep_trying(
             }
             Err(error) => debug!(sandbox_id = %id, %error, "no hello yet"),
         }
-        // One connection at a time: the engine must have seen this one go.
+        // One connection at a time: the engine must have seen this one go, and the agent needs a moment to see it too, or
+        // the next hello might be taken for the rest of a frame.
         engine.disconnected().await?;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -110,24 +114,31 @@ impl<'a> Identity<'a> {
 /// # Errors
 /// `Unresponsive`: the wake or create fails closed.
 pub(crate) async fn restore(guest: &Guest, who: &Identity<'_>) -> Result<(), Error> {
+    let identity = |clock: Restore| Restore {
+        hostname: Some(who.hostname.to_owned()),
+        env: Some(who.env.clone()),
+        clone_generation: Some(who.generation),
+        default_user: Some(who.user.to_owned()),
+        default_workdir: Some(who.workdir.to_owned()),
+        ..clock.with_secret(who.secret)
+    };
+    tell(guest, who.id, &identity(clock_and_entropy()?)).await?;
     // The first setting after a load is 10 to 30 ms late, because it runs cold code; the second is right.
-    for _ in 0..2 {
-        let mut entropy = [0u8; 64];
-        getrandom::fill(&mut entropy).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| Error::Internal(error.to_string()))?;
-        let request = Restore {
-            hostname: Some(who.hostname.to_owned()),
-            env: Some(who.env.clone()),
-            clone_generation: Some(who.generation),
-            default_user: Some(who.user.to_owned()),
-            default_workdir: Some(who.workdir.to_owned()),
-            ..Restore::new(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), &entropy).with_secret(who.secret)
-        };
-        let answer = tokio::time::timeout(RESTORE, guest.restore(&request)).await;
-        let late =
-            || Error::Unresponsive { id: who.id.clone(), detail: "its agent did not confirm the restore".into() };
-        let answer = answer.map_err(|_| late())?;
-        answer.map_err(|error| Error::Unresponsive { id: who.id.clone(), detail: format!("restore: {error}") })?;
+    tell(guest, who.id, &clock_and_entropy()?).await
+}
+
+fn clock_and_entropy() -> Result<Restore, Error> {
+    let mut entropy = [0u8; 64];
+    getrandom::fill(&mut entropy).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| Error::Internal(error.to_string()))?;
+    Ok(Restore::new(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), &entropy))
+}
+
+async fn tell(guest: &Guest, id: &SandboxId, request: &Restore) -> Result<(), Error> {
+    let unresponsive = |detail: String| Error::Unresponsive { id: id.clone(), detail };
+    match tokio::time::timeout(RESTORE, guest.restore(request)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(unresponsive(format!("restore: {error}"))),
+        Err(_) => Err(unresponsive("its agent did not confirm the restore".into())),
     }
-    Ok(())
 }

@@ -17,6 +17,7 @@
 mod access;
 mod compaction;
 mod crash;
+mod deadline;
 mod error;
 mod files;
 mod golden;

@@ -16,9 +16,9 @@ use wakeful_store::{Filter, Store};
 
 use crate::access::{Access, Use};
 use crate::golden::Goldens;
-use crate::owner::{self, Ask, Handle, Live, Reply};
+use crate::owner::{self, Ask, Handle, Reply};
 use crate::templates::Builds;
-use crate::view::SandboxView;
+use crate::view::{Live, SandboxView};
 use crate::{Error, Layout, NewSandbox, files, ops, recover};
 
 /// How long a caller waits for a sandbox in transition.
@@ -124,17 +124,30 @@ impl Inner {
         self.owners.lock().expect("no panic while it is held").get(id).cloned()
     }
 
-    /// The owner of a sandbox that is not destroyed, or its row.
+    /// The owner of a sandbox that is not destroyed, or its tombstone.
     async fn find(&self, tenant: &str, id: &SandboxId) -> Result<Result<Handle, Sandbox>, Error> {
-        let found = match self.owner(id) {
-            Some(handle) => Ok(handle),
-            None => Err(self.store.sandbox(id).await?.ok_or_else(|| Error::SandboxNotFound(id.to_string()))?),
-        };
-        let owned_by = match &found {
-            Ok(handle) => handle.live.borrow().row.tenant.clone(),
-            Err(row) => row.tenant.clone(),
-        };
-        if owned_by == tenant { Ok(found) } else { Err(Error::WrongTenant(id.clone())) }
+        for _ in 0..100 {
+            let found = match self.owner(id) {
+                Some(handle) => Ok(handle),
+                None => Err(self.store.sandbox(id).await?.ok_or_else(|| Error::SandboxNotFound(id.to_string()))?),
+            };
+            let (owned_by, state) = match &found {
+                Ok(handle) => {
+                    let live = handle.live.borrow();
+                    (live.row.tenant.clone(), None)
+                }
+                Err(row) => (row.tenant.clone(), Some(row.state)),
+            };
+            if owned_by != tenant {
+                return Err(Error::WrongTenant(id.clone()));
+            }
+            if state.is_none_or(|state| state == State::Destroyed) {
+                return Ok(found);
+            }
+            // Its row has just been written and its owner is about to be.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Err(Error::Busy(id.clone()))
     }
 }
 
@@ -410,6 +423,8 @@ impl Lifecycle {
 /// Starts the owner of a row.
 pub(crate) fn own(inner: &Arc<Inner>, start: owner::Start) {
     let id = start.row.id.clone();
+    // Held over the spawn: an owner that ends at once must find itself here, to take itself out again.
+    let mut owners = inner.owners.lock().expect("no panic while it is held");
     let handle = owner::spawn(inner, start);
-    inner.owners.lock().expect("no panic while it is held").insert(id, handle);
+    owners.insert(id, handle);
 }

@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use crate::access::{Access, Use, UseGuard};
 use crate::compaction::Compaction;
+use crate::deadline::{self, Deadline};
 use crate::lifecycle::{Inner, error_chain};
-use crate::view::{Awake, AwakeReason, SandboxView, Storage};
-use crate::{Error, Layout, files, guest, ops};
+use crate::view::{Awake, AwakeReason, Live};
+use crate::{Error, guest, ops};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
-use wakeful_driver::{Capabilities, Engine, Exit};
+use wakeful_driver::{Engine, Exit};
 use wakeful_guest_client::Guest;
 use wakeful_model::{
-    Cause, EventType, Fact, Failure, Mode, OnExpiry, Op, Outcome, Sandbox, State, Transition, Verdict, decide, machine,
-    observe,
+    Cause, EventType, Fact, Failure, Mode, Op, Outcome, Sandbox, State, Transition, Verdict, decide, machine, observe,
 };
 
 /// How long an automatic operation that failed is left alone.
@@ -50,43 +50,6 @@ pub(crate) enum Reply {
 }
 
 pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Error>>;
-
-/// What everyone may see of a live sandbox.
-#[derive(Clone, Debug)]
-pub(crate) struct Live {
-    pub(crate) row: Sandbox,
-    awake_because: Vec<Awake>,
-    sleeps_at: Option<Timestamp>,
-}
-
-impl Live {
-    pub(crate) fn at_rest(row: Sandbox) -> Self {
-        Self { row, awake_because: Vec::new(), sleeps_at: None }
-    }
-
-    /// Looks at files: not for the runtime's threads.
-    pub(crate) fn into_view(self, layout: &Layout, capabilities: &Option<Capabilities>) -> SandboxView {
-        let storage = match self.row.state {
-            State::Destroyed => Storage::default(),
-            State::Creating | State::Running | State::Suspended(_) | State::Failed(_) => {
-                let dir = layout.sandbox(&self.row.id);
-                Storage {
-                    disk_bytes: files::blocks(&dir.join("overlay.ext4")),
-                    checkpoint_bytes: files::blocks(&layout.checkpoint(&self.row.id, self.row.runtime_generation))
-                        + files::blocks(&dir.join("mem.base")),
-                    shared_bytes: files::blocks(&layout.base(&self.row.base)),
-                }
-            }
-        };
-        SandboxView {
-            row: self.row,
-            capabilities: capabilities.clone(),
-            awake_because: self.awake_because,
-            sleeps_at: self.sleeps_at,
-            storage,
-        }
-    }
-}
 
 /// How others reach an owner.
 #[derive(Clone)]
@@ -511,40 +474,23 @@ impl Owner {
 
     // ---- time
 
-    /// The next instant at which something is due, and the fact that it is.
-    fn next_deadline(&self) -> Option<(Timestamp, Fact, Cause)> {
-        if self.operation.is_some() || self.row.state == State::Destroyed {
+    /// The next instant at which something is due. While an operation is under way nothing is: its end is looked at first.
+    fn next_deadline(&self) -> Option<Deadline> {
+        if self.operation.is_some() {
             return None;
         }
-        let policy = &self.row.policy;
-        let running = self.row.state == State::Running;
-        let mut all = Vec::new();
-        if let Some(at) = policy.hard_expires_at {
-            all.push((at, Fact::LeaseEnded, Cause::HardTtl));
-        }
-        match (policy.expires_at, policy.on_expiry) {
-            (Some(at), OnExpiry::Destroy) => all.push((at, Fact::LeaseEnded, Cause::Timeout)),
-            (Some(at), OnExpiry::Suspend) if running => all.push((at, Fact::IdleElapsed, Cause::Timeout)),
-            (Some(_) | None, OnExpiry::Suspend) | (None, OnExpiry::Destroy) => {}
-        }
-        if running
-            && self.uses.is_empty()
-            && let Some(at) = policy.sleeps_at(self.row.last_activity_at)
-        {
-            all.push((at, Fact::IdleElapsed, Cause::Idle));
-        }
-        let (at, fact, cause) = all.into_iter().min_by_key(|(at, ..)| *at)?;
-        Some((at.max(self.quiet_until), fact, cause))
+        let next = deadline::next(&self.row, self.uses.is_empty())?;
+        Some(Deadline { at: next.at.max(self.quiet_until), ..next })
     }
 
     fn until_next_deadline(&self) -> Option<Duration> {
-        let (at, ..) = self.next_deadline()?;
+        let at = self.next_deadline()?.at;
         let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
         Some(left.min(LONGEST_SLEEP))
     }
 
     async fn on_deadline(&mut self) {
-        let Some((at, fact, cause)) = self.next_deadline() else { return };
+        let Some(Deadline { at, fact, cause }) = self.next_deadline() else { return };
         if at > Timestamp::now() {
             return;
         }

@@ -59,9 +59,15 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
         .filter(|name| !known.contains(name.as_str()))
         .map(|name| inner.layout.sandboxes().join(name))
         .collect();
-    let trash = inner.layout.trash();
+    let (trash, golden) = (inner.layout.trash(), inner.layout.golden_root());
     files::blocking("remove what belongs to no sandbox", move || {
-        for stray in strays {
+        // golden/<template>/<machine>/new-…: snapshots that were being made.
+        let half_made = children(golden)
+            .into_iter()
+            .flat_map(children)
+            .flat_map(children)
+            .filter(|dir| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("new-")));
+        for stray in strays.into_iter().chain(half_made) {
             files::discard_dir(&stray, &trash)?;
         }
         files::remove_dir(&trash)
@@ -91,9 +97,6 @@ async fn forget_unused(inner: &Inner, rows: &[Sandbox]) -> Result<(), Error> {
     let (root, trash, key) = (inner.layout.golden_root(), inner.layout.trash(), driver.engine().golden_key.clone());
     files::blocking("forget golden snapshots of earlier engines", move || {
         // golden/<template>/<machine>/<key>
-        let children = |dir: std::path::PathBuf| -> Vec<_> {
-            std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-        };
         for dir in children(root).into_iter().flat_map(children).flat_map(children) {
             if dir.file_name().is_some_and(|name| name != key.as_str()) && !mapped.contains(&dir) {
                 files::discard_dir(&dir, &trash)?;
@@ -120,6 +123,10 @@ async fn without_engines(inner: &Arc<Inner>, rows: Vec<Sandbox>, why: &Error) ->
 /// Run directories are named by bare ids; beside them lie caches of ours.
 fn is_place(name: &str) -> bool {
     name.parse::<wakeful_model::SandboxId>().is_ok()
+}
+
+fn children(dir: std::path::PathBuf) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 async fn list(dir: std::path::PathBuf) -> Result<Vec<String>, Error> {
@@ -174,7 +181,9 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
             Err(reason) => {
                 warn!(sandbox_id = %row.id, reason, "the wake under way is lost, the next one boots");
                 driver.reap(&place).await?;
-                Start { row: settle(inner, row, EventType::Adopted).await?, held: Held::default(), first: None }
+                let row = settle(inner, Sandbox { checkpoint: None, ..row }, EventType::Adopted).await?;
+                ops::remove_stale_images(inner, &row).await?;
+                Start { row, held: Held::default(), first: None }
             }
         },
         (State::Suspended(_) | State::Failed(_), _) => {

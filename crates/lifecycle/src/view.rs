@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 use wakeful_driver::Capabilities;
-use wakeful_model::Sandbox;
+use wakeful_model::{Sandbox, State};
+
+use crate::{Layout, files};
 
 /// Why a sandbox is awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
@@ -55,4 +57,41 @@ pub struct SandboxView {
     pub sleeps_at: Option<Timestamp>,
     /// What it takes on disk.
     pub storage: Storage,
+}
+
+/// What everyone may see of a live sandbox.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) row: Sandbox,
+    pub(crate) awake_because: Vec<Awake>,
+    pub(crate) sleeps_at: Option<Timestamp>,
+}
+
+impl Live {
+    pub(crate) fn at_rest(row: Sandbox) -> Self {
+        Self { row, awake_because: Vec::new(), sleeps_at: None }
+    }
+
+    /// Looks at files: not for the runtime's threads.
+    pub(crate) fn into_view(self, layout: &Layout, capabilities: &Option<Capabilities>) -> SandboxView {
+        let storage = match self.row.state {
+            State::Destroyed => Storage::default(),
+            State::Creating | State::Running | State::Suspended(_) | State::Failed(_) => {
+                let dir = layout.sandbox(&self.row.id);
+                Storage {
+                    disk_bytes: files::blocks(&dir.join("overlay.ext4")),
+                    checkpoint_bytes: files::blocks(&layout.checkpoint(&self.row.id, self.row.runtime_generation))
+                        + files::blocks(&dir.join("mem.base")),
+                    shared_bytes: files::blocks(&layout.base(&self.row.base)),
+                }
+            }
+        };
+        SandboxView {
+            row: self.row,
+            capabilities: capabilities.clone(),
+            awake_because: self.awake_because,
+            sleeps_at: self.sleeps_at,
+            storage,
+        }
+    }
 }

@@ -145,10 +145,18 @@ async fn abandon(inner: &Arc<Inner>, row: Sandbox, cause: Cause, problem: Error)
     let mut after = row.clone();
     after.transition = None;
     after.updated_at = now();
+    if after.state == State::Suspended(Memory::Spent) {
+        after.checkpoint = None;
+    }
     let event = event(&after, EventType::Failed, cause, None, Some(format!("wake failed: {detail}")));
     let id = row.id.clone();
     let row = match swap(inner, after, Some(&event)).await {
-        Ok(row) => row,
+        Ok(row) => {
+            if let Err(error) = remove_stale_images(inner, &row).await {
+                warn!(sandbox_id = %row.id, error = error_chain(&error), "could not remove a spent checkpoint");
+            }
+            row
+        }
         Err(error) => {
             error!(sandbox_id = %row.id, error = error_chain(&error), "could not clear the intent of a failed wake");
             row

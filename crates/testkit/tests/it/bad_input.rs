@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wakeful_testkit::Daemon;
+use wakeful_testkit::{Daemon, Options};
 
 use crate::support::{create, sh};
 
@@ -172,5 +172,25 @@ async fn a_destroyed_one_stays_destroyed() -> Result<()> {
     }
     let list: Value = reqwest::get(format!("{}/v1/sandboxes?status=destroyed", daemon.url())).await?.json().await?;
     ensure!(list["sandboxes"][0]["id"] == id, "{list}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_with_what_would() -> Result<()> {
+    let daemon = Daemon::start_with(Options::default().config("[limits]\nmemory_mb = 600\nsandboxes = 2\n")).await?;
+    let client = daemon.client()?;
+    create(&client, json!({})).await?;
+    let (status, problem) =
+        raw(&daemon, b"POST /v1/sandboxes", r#"{"template":"base","size":"shared-cpu-2x"}"#).await?;
+    ensure!(
+        status == 507 && problem["code"] == "insufficient_capacity" && problem["fits"] == "shared-cpu-1x",
+        "{status} {problem}"
+    );
+    create(&client, json!({})).await?;
+    let (status, problem) = raw(&daemon, b"POST /v1/sandboxes", r#"{"template":"base","memory_mb":128}"#).await?;
+    ensure!(
+        status == 507 && problem["code"] == "insufficient_capacity" && problem["fits"].is_null(),
+        "{status} {problem}"
+    );
     Ok(())
 }

@@ -125,51 +125,24 @@ async fn a_day_with_the_command_line() -> Result<()> {
     Ok(())
 }
 
-/// The pages' own lines, with a real id in them, by the real curl.
+/// The pages' own lines, with a real id in them, by the real curl and by a shell in which `zwrm` is an alias.
 #[tokio::test]
-async fn the_curl_lines_of_the_pages_work_as_printed() -> Result<()> {
+async fn the_lines_of_the_pages_work_as_printed() -> Result<()> {
     let daemon = Daemon::start().await?;
     let dir = tempfile::tempdir()?;
-    let script = r#"
-set -euo pipefail
-created=$(curl -sS -X POST http://localhost:8080/v1/sandboxes \
--H "Content-Type: application/json" \
--d '{
-"template": "python",
-"mode": "ephemeral",
-"timeout": "10m",
-"size": "shared-cpu-2x",
-"env": {
-"OPENAI_API_KEY": "sk-..."
-}
-}')
-id=$(grep -o 'sbx_[a-z2-7]*' <<<"$created" | head -n 1)
-curl -sS -f -X POST http://localhost:8080/v1/sandboxes/$id/keepalive \
--H "Content-Type: application/json" \
--d '{"timeout": "30m"}' >/dev/null
-curl -sS -f -X POST http://localhost:8080/v1/sandboxes/$id/execute \
--H "Content-Type: application/json" \
--d '{
-"command": "python3 -c \"import sys; print(sys.version)\"",
-"timeout": "30s",
-"workdir": "/home/user",
-"env": {"DEBUG": "1"}
-}' > executed.json
-echo 'print("hello")' > main.py
-curl -sS -f -X PUT http://localhost:8080/v1/sandboxes/$id/files/home/user/main.py \
---data-binary @./main.py >/dev/null
-curl -sS -f -X POST http://localhost:8080/v1/sandboxes/$id/execute -d '{"command": "python3 main.py > output.json"}' >/dev/null
-curl -sS -f http://localhost:8080/v1/sandboxes/$id/files/home/user/output.json \
--o output.json
-curl -sS -f "http://localhost:8080/v1/sandboxes/$id/files/home/user?list=true" > list.json
-curl -sS -f -X DELETE http://localhost:8080/v1/sandboxes/$id
-"#;
     let address = daemon.url().strip_prefix("http://").context("an address")?;
     let port = address.rsplit(':').next().context("a port")?;
+    let script = include_str!("pages.sh").replace("localhost:8080", &format!("localhost:{port}"));
     let mut bash = std::process::Command::new("bash");
-    bash.arg("-c").arg(script.replace("localhost:8080", &format!("localhost:{port}"))).current_dir(dir.path());
+    bash.arg("-c").arg(script).current_dir(dir.path());
+    bash.env("WAKEFUL_URL", daemon.url()).env("WAKEFUL", wakeful_testkit::wakeful_binary());
     let output = tokio::task::spawn_blocking(move || bash.output()).await??;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name));
     let executed: Value = serde_json::from_str(&read("executed.json")?)?;
     ensure!(
@@ -178,10 +151,15 @@ curl -sS -f -X DELETE http://localhost:8080/v1/sandboxes/$id
     );
     ensure!(read("output.json")? == "hello\n");
     let list: Value = serde_json::from_str(&read("list.json")?)?;
+    let listed =
+        list["entries"].as_array().is_some_and(|all| all.iter().any(|e| e["name"] == "main.py" && e["type"] == "file"));
+    ensure!(listed, "{list}");
     ensure!(
-        list["entries"].as_array().is_some_and(|all| all.iter().any(|e| e["name"] == "main.py" && e["type"] == "file")),
-        "{list}"
+        String::from_utf8_lossy(&output.stdout) == "hello\nI'm back!\n",
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
     );
+    ensure!(daemon.engines().is_empty() && daemon.places().is_empty(), "left: {:?}", daemon.places());
     Ok(())
 }
 
