@@ -56,7 +56,8 @@ async fn keep_trying(
     vcpus: Vcpus,
     patience: Duration,
 ) -> Result<Guest, Error> {
-    let deadline = Instant::now() + patience;
+    let began = Instant::now();
+    let deadline = began + patience;
     let mut to_start = vcpus == Vcpus::Stopped;
     loop {
         let stream = engine.connect().await?;
@@ -71,7 +72,10 @@ async fn keep_trying(
             hello.await
         };
         match answer {
-            Ok(guest) => return Ok(guest),
+            Ok(guest) => {
+                debug!(sandbox_id = %id, took = ?began.elapsed(), "hello answered");
+                return Ok(guest);
+            }
             Err(error) if Instant::now() >= deadline => {
                 return Err(Error::Unresponsive { id: id.clone(), detail: format!("no hello: {error}") });
             }
@@ -122,9 +126,13 @@ pub(crate) async fn restore(guest: &Guest, who: &Identity<'_>) -> Result<(), Err
         default_workdir: Some(who.workdir.to_owned()),
         ..clock.with_secret(who.secret)
     };
+    let began = Instant::now();
     tell(guest, who.id, &identity(clock_and_entropy()?)).await?;
+    let first = began.elapsed();
     // The first setting after a load is 10 to 30 ms late, because it runs cold code; the second is right.
-    tell(guest, who.id, &clock_and_entropy()?).await
+    tell(guest, who.id, &clock_and_entropy()?).await?;
+    debug!(sandbox_id = %who.id, ?first, both = ?began.elapsed(), "guest put right");
+    Ok(())
 }
 
 fn clock_and_entropy() -> Result<Restore, Error> {
