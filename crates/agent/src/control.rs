@@ -23,8 +23,6 @@ use crate::session::Session;
 const REQUEST_LIMIT: usize = 1024 * 1024;
 /// All clone hooks together.
 const HOOKS: Duration = Duration::from_secs(5);
-/// How long after a restore `/etc/hosts` follows.
-const PUBLISH: Duration = Duration::from_millis(300);
 /// More is not a hook directory but a mistake.
 const HOOKS_LIMIT: usize = 64;
 /// The host gives up earlier; this only bounds the task.
@@ -83,12 +81,8 @@ async fn restore(context: &Context, ask: &Restore) -> Response<Body> {
             if let Err(error) = init::set_hostname(&name) {
                 return failed("set the host name", &error);
             }
-            // Neither waited for nor begun at once: it costs an emulated guest more than all the rest, the sandbox is right
-            // without it, and the caller's first command comes first.
-            context.tasks.spawn(async move {
-                tokio::time::sleep(PUBLISH).await;
-                let _ = tokio::task::spawn_blocking(move || init::publish_hostname(&name)).await;
-            });
+            // Not waited for: it costs an emulated guest more than all the rest, and the sandbox is right without it.
+            context.tasks.spawn_blocking(move || init::publish_hostname(&name));
         }
     }
     if let Some(env) = &ask.env {

@@ -169,6 +169,7 @@ async fn build(
         }
         Err(error) => return Err(error.into()),
     };
+    wired.lifecycle.warm_up();
     let mut built = Ok(());
     for (name, source) in templates {
         built = ensure(&wired.lifecycle, &name, source, progress).await;

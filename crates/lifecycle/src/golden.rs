@@ -30,6 +30,9 @@ const QUIESCE: Duration = Duration::from_secs(20);
 const WARMING: [&[&str]; 3] =
     [&["/bin/sh", "-c", "true"], &["python3", "-c", "import json, socket, subprocess"], &["cat", "/etc/hostname"]];
 
+/// Begins the name of a snapshot that is not complete.
+pub(crate) const HALF_MADE: &str = "new-";
+
 /// A golden snapshot, ready to be cloned.
 #[derive(Debug)]
 pub(crate) struct Golden {
@@ -102,7 +105,7 @@ impl Inner {
     ) -> Result<Golden, Error> {
         // An id of its own: a place that no row names, so that a start after a crash removes what it finds there.
         let id = SandboxId::random();
-        let temporary = dir.with_file_name(format!("new-{}", id.bare()));
+        let temporary = dir.with_file_name(format!("{HALF_MADE}{}", id.bare()));
         let place = Place {
             name: format!("golden {}", id.bare()),
             run: self.layout.run().join(id.bare()),

@@ -205,7 +205,8 @@ impl Lifecycle {
         Ok(Self { inner })
     }
 
-    /// Opens the runtime in the background, so that the first create need not wait for it.
+    /// Opens the runtime in the background, so that the first create need not wait for it, and then removes engines and
+    /// golden snapshots that no sandbox needs any more.
     pub fn warm_up(&self) {
         let inner = Arc::clone(&self.inner);
         self.inner.tasks.spawn(async move {
@@ -213,6 +214,12 @@ impl Lifecycle {
                 Ok(driver) => {
                     let engine = driver.engine();
                     info!(runtime = engine.runtime, accel = engine.accel, version = engine.version, "runtime is ready");
+                    if let Err(error) = recover::forget_unused(&inner).await {
+                        warn!(
+                            error = error_chain(&error),
+                            "could not forget engines and snapshots of earlier versions"
+                        );
+                    }
                 }
                 Err(error) => warn!(error = error_chain(&error), "no runtime is usable"),
             }

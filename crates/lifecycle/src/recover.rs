@@ -16,14 +16,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use wakeful_driver::{Driver, MemoryBase, Place};
 use wakeful_model::{Cause, EventType, Fact, Memory, Mode, Op, Outcome, Sandbox, State, observe};
 
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Held, Plan, Start};
-use crate::{Error, files, ops};
+use crate::{Error, files, golden, ops};
 
 /// How long an adopted guest may take to answer.
 const ADOPTED: Duration = Duration::from_secs(20);
@@ -43,14 +43,20 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
         let mut recovering = tokio::task::JoinSet::new();
         for row in rows.clone() {
             let (inner, driver) = (Arc::clone(inner), Arc::clone(&driver));
-            recovering.spawn(async move { one(&inner, &driver, row).await });
+            recovering.spawn(async move {
+                let start = match one(&inner, &driver, row.clone()).await {
+                    Ok(start) => start,
+                    // One that cannot be brought up spares the others: it can be looked at, and destroyed.
+                    Err(error) => {
+                        error!(sandbox_id = %row.id, error = error_chain(&error), "could not recover a sandbox");
+                        Start { row, held: Held::default(), first: None }
+                    }
+                };
+                own(&inner, start);
+            });
         }
         while let Some(done) = recovering.join_next().await {
-            match done {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(error),
-                Err(panic) => return Err(Error::Internal(panic.to_string())),
-            }
+            done.map_err(|panic| Error::Internal(panic.to_string()))?;
         }
     }
     let known: HashSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
@@ -62,28 +68,25 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
     let (trash, golden) = (inner.layout.trash(), inner.layout.golden_root());
     files::blocking("remove what belongs to no sandbox", move || {
         // golden/<template>/<machine>/new-…: snapshots that were being made.
-        let half_made = children(golden)
-            .into_iter()
-            .flat_map(children)
-            .flat_map(children)
-            .filter(|dir| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("new-")));
+        let snapshots = children(golden).into_iter().flat_map(children).flat_map(children);
+        let half_made = snapshots.filter(|dir| dir.file_name().is_some_and(is_half_made));
         for stray in strays.into_iter().chain(half_made) {
             files::discard_dir(&stray, &trash)?;
         }
         files::remove_dir(&trash)
     })
     .await?;
-    forget_unused(inner, &rows).await?;
     inner.resume_builds().await
 }
 
 /// Engines and golden snapshots of earlier versions, once no checkpoint stands on them. What a running engine maps is not
-/// in its row, so nothing is forgotten while one runs.
-async fn forget_unused(inner: &Inner, rows: &[Sandbox]) -> Result<(), Error> {
-    if rows.is_empty() || !rows.iter().all(at_rest) {
+/// in its row, so nothing is forgotten while one runs; and nothing that a sleeper stands on, so that one may wake meanwhile.
+pub(crate) async fn forget_unused(inner: &Inner) -> Result<(), Error> {
+    let driver = inner.driver().await?;
+    let rows = inner.store.live_sandboxes().await?;
+    if !rows.iter().all(at_rest) {
         return Ok(());
     }
-    let driver = inner.driver().await?;
     let checkpoints: Vec<_> = rows.iter().map(ops::Checkpoint::of).collect::<Result<_, _>>()?;
     let images = || checkpoints.iter().flatten().map(|checkpoint| &checkpoint.image);
     let engines: Vec<String> = images().map(|image| image.engine.clone()).collect();
@@ -98,7 +101,8 @@ async fn forget_unused(inner: &Inner, rows: &[Sandbox]) -> Result<(), Error> {
     files::blocking("forget golden snapshots of earlier engines", move || {
         // golden/<template>/<machine>/<key>
         for dir in children(root).into_iter().flat_map(children).flat_map(children) {
-            if dir.file_name().is_some_and(|name| name != key.as_str()) && !mapped.contains(&dir) {
+            let stale = |name: &std::ffi::OsStr| name != key.as_str() && !is_half_made(name);
+            if dir.file_name().is_some_and(stale) && !mapped.contains(&dir) {
                 files::discard_dir(&dir, &trash)?;
             }
         }
@@ -125,6 +129,11 @@ fn is_place(name: &str) -> bool {
     name.parse::<wakeful_model::SandboxId>().is_ok()
 }
 
+/// A golden snapshot that is being made, or was when the daemon ended.
+fn is_half_made(name: &std::ffi::OsStr) -> bool {
+    name.to_string_lossy().starts_with(golden::HALF_MADE)
+}
+
 fn children(dir: std::path::PathBuf) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
@@ -148,14 +157,13 @@ async fn sweep(inner: &Inner, driver: &Arc<dyn Driver>, rows: &[Sandbox], run_di
     Ok(())
 }
 
-async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Result<(), Error> {
+async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Result<Start, Error> {
     let place = inner.layout.place(&row.id);
     let under_way = row.transition.as_ref().map(|transition| transition.op);
     let destroy =
         |row| Start { row, held: Held::default(), first: Some((Plan::Destroy { cause: Cause::Recovery }, None)) };
-    let start = match (row.state, under_way) {
-        (State::Destroyed, _) => return Ok(()),
-        (_, Some(Op::Destroy)) | (State::Creating, _) => destroy(row),
+    Ok(match (row.state, under_way) {
+        (State::Destroyed | State::Creating, _) | (_, Some(Op::Destroy)) => destroy(row),
         (State::Running, _) => match adopt(driver, &place, &row).await {
             Ok(held) => {
                 info!(sandbox_id = %row.id, "engine adopted");
@@ -192,9 +200,7 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
             ops::remove_stale_images(inner, &row).await?;
             Start { row, held: Held::default(), first: None }
         }
-    };
-    own(inner, start);
-    Ok(())
+    })
 }
 
 /// Finds the engine, lets it run, and has its agent confirm. Why not, if not.

@@ -181,7 +181,11 @@ pub(crate) async fn remove_stale_images(inner: &Inner, row: &Sandbox) -> Result<
         (None, _) => false,
     };
     files::blocking("remove checkpoints that are no longer needed", move || {
-        for entry in std::fs::read_dir(&dir)? {
+        let entries = match std::fs::read_dir(&dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        for entry in entries {
             let path = entry?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             if name.starts_with("checkpoint-") && keep_dir.as_ref() != Some(&path) {

@@ -27,6 +27,10 @@ async fn at_rest_nothing_is_lost() -> Result<()> {
         "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; sleep 0.2; done' </dev/null >/dev/null 2>&1 &",
     )
     .await?;
+    wait_for("the process in the background", Duration::from_secs(20), || async {
+        Ok(run(&client, &awake, "cat /tmp/n").await?.exit_code == 0)
+    })
+    .await?;
     client.suspend(&asleep, true).await?;
     let engine = daemon.engine_pid(&awake).expect("an engine");
     daemon.kill()?;
@@ -219,5 +223,33 @@ async fn engines_that_are_gone_after_a_reboot() -> Result<()> {
     .await?;
     ensure!(sh(&client, &kept, "cat ~/mark").await? == "on-disk");
     ensure!(client.sandbox(&kept).await?.restored_memory == Some(false));
+    Ok(())
+}
+
+#[tokio::test]
+async fn lost_files_cost_one_sandbox_and_no_other() -> Result<()> {
+    let mut daemon = Daemon::start().await?;
+    let client = daemon.client()?;
+    let robbed = persistent(&client, "base").await?.id.to_string();
+    let half_robbed = persistent(&client, "base").await?.id.to_string();
+    let whole = persistent(&client, "base").await?.id.to_string();
+    for id in [&robbed, &half_robbed, &whole] {
+        sh(&client, id, MARK).await?;
+        client.suspend(id, true).await?;
+    }
+    daemon.kill()?;
+    std::fs::remove_dir_all(daemon.sandbox_dir(&robbed))?;
+    std::fs::remove_file(daemon.sandbox_dir(&half_robbed).join("overlay.ext4"))?;
+    daemon.start_again(Options::default()).await?;
+    let client = daemon.client()?;
+    ensure!(sh(&client, &whole, CHECK).await? == MARKED);
+    for id in [&robbed, &half_robbed] {
+        ensure!(client.sandbox(id).await?.status.to_string() == "suspended");
+        ensure!(client.wake(id, true).await.is_err(), "there is no disk to wake on");
+        client.destroy_sandbox(id).await?;
+        ensure!(client.sandbox(id).await?.status.to_string() == "destroyed");
+    }
+    client.destroy_sandbox(&whole).await?;
+    ensure!(daemon.engines().is_empty() && daemon.places().is_empty(), "left: {:?}", daemon.places());
     Ok(())
 }

@@ -56,7 +56,7 @@ async fn a_timeout_kills_the_whole_tree() -> Result<()> {
     // A child, and a grandchild that has a session of its own and no parent.
     let script = "sh -c 'setsid sh -c \"echo \\$\\$ > /tmp/orphan; exec sleep 300\" </dev/null >/dev/null 2>&1 &' ; sleep 300 & echo $! > /tmp/child; wait";
     let began = Instant::now();
-    let done = client.execute(&id, &request(json!({"command": script, "timeout": "3s"}))).await?;
+    let done = client.execute(&id, &request(json!({"command": script, "timeout": "6s"}))).await?;
     ensure!(done.timed_out && done.exit_code == 137 && done.signal == Some(9), "{done:?}");
     ensure!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
     let left = run(&client, &id, "for f in /tmp/orphan /tmp/child; do [ -s $f ] || exit 3; kill -0 $(cat $f) 2>/dev/null && exit 4; done; exit 0").await?;
