@@ -392,14 +392,22 @@ impl Lifecycle {
 
     /// Puts an ask before the owner and waits for its answer. The work goes on if the caller hangs up.
     async fn ask(&self, id: &SandboxId, ask: Ask) -> Result<Reply, Error> {
-        let destroyed = || Error::Refused { id: id.clone(), refusal: wakeful_model::Refusal::Destroyed };
-        let gone = |ask: &Ask| if matches!(ask, Ask::Destroy { .. }) { Ok(Reply::Done) } else { Err(destroyed()) };
-        let Some(handle) = self.inner.owner(id) else { return gone(&ask) };
+        // An owner ends when its sandbox is destroyed, also with asks before it; to some that is the answer they want.
+        let gone = if matches!(ask, Ask::Destroy { .. }) {
+            Ok(Reply::Done)
+        } else {
+            Err(Error::Refused { id: id.clone(), refusal: wakeful_model::Refusal::Destroyed })
+        };
+        let Some(handle) = self.inner.owner(id) else { return gone };
         let (reply, answer) = oneshot::channel();
-        if let Err(unsent) = handle.asks.send((ask, reply)).await {
-            return gone(&unsent.0.0);
+        if handle.asks.send((ask, reply)).await.is_err() {
+            return if self.is_draining() { Err(Error::ShuttingDown) } else { gone };
         }
-        answer.await.unwrap_or_else(|_| if self.is_draining() { Err(Error::ShuttingDown) } else { Err(destroyed()) })
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) if self.is_draining() => Err(Error::ShuttingDown),
+            Err(_) => gone,
+        }
     }
 
     /// Resolves when the sandbox is in transition or no longer running.

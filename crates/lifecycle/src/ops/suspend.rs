@@ -27,6 +27,10 @@ const POWEROFF: Duration = Duration::from_secs(15);
 /// How long a guest that goes on may take to answer.
 const GOES_ON: Duration = Duration::from_secs(20);
 
+/// How often, and how far apart, a database that failed in a commit is asked what it has written.
+const COMMIT_READS: u32 = 30;
+const COMMIT_PAUSE: Duration = Duration::from_secs(1);
+
 /// What the row keeps of a checkpoint: all that a wake must know, and what the files must be.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
@@ -63,7 +67,7 @@ pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, memory: bo
     drop(held);
     let result = match prepared {
         Ok(checkpoint) => commit(inner, row.clone(), Memory::Kept, Some(&checkpoint), cause, began).await,
-        Err(error) => Err(error),
+        Err(error) => Err(Uncommitted::Surely(error)),
     };
     match result {
         Ok(row) => {
@@ -71,8 +75,22 @@ pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, memory: bo
             let result = clear_up(inner, &row, &engine).await;
             Finished { row, held: Held::default(), result }
         }
-        Err(error) => go_on(inner, row, engine, cause, error).await,
+        Err(Uncommitted::Surely(error)) => go_on(inner, row, engine, cause, error).await,
+        // If the row names the checkpoint, a guest that goes on would spoil it; if it does not, the engine is the sandbox. So
+        // it stays as it is, stopped, until a start can read the row and knows which of the two is true.
+        Err(Uncommitted::Perhaps(error)) => {
+            error!(sandbox_id = %row.id, error = error_chain(&error), "nobody knows whether the suspend was committed");
+            Finished { row, held: Held { engine: Some(engine), guest: None }, result: Err(error) }
+        }
     }
+}
+
+/// A commit that was not answered by success.
+enum Uncommitted {
+    /// The row does not name the checkpoint.
+    Surely(Error),
+    /// The database could not say.
+    Perhaps(Error),
 }
 
 async fn prepare(inner: &Inner, row: &Sandbox, held: &Held, engine: &Arc<dyn Engine>) -> Result<Checkpoint, Error> {
@@ -127,7 +145,7 @@ async fn prepare(inner: &Inner, row: &Sandbox, held: &Held, engine: &Arc<dyn Eng
     Ok(checkpoint)
 }
 
-/// The one write that counts. If the database cannot say whether it was written, the row is read again.
+/// The one write that counts. If the database fails in it, the row is read until it tells whether it was written.
 async fn commit(
     inner: &Inner,
     before: Sandbox,
@@ -135,9 +153,10 @@ async fn commit(
     checkpoint: Option<&Checkpoint>,
     cause: Cause,
     began: Instant,
-) -> Result<Sandbox, Error> {
+) -> Result<Sandbox, Uncommitted> {
     let Outcome::Move(state) = observe(before.state, None, Fact::CheckpointMade(memory)) else {
-        return Err(Error::Internal(format!("a {} sandbox cannot be suspended", before.state.name())));
+        let wrong = format!("a {} sandbox cannot be suspended", before.state.name());
+        return Err(Uncommitted::Surely(Error::Internal(wrong)));
     };
     let mut row = before.clone();
     row.state = state;
@@ -147,13 +166,18 @@ async fn commit(
     row.started_at = None;
     row.checkpoint = checkpoint.map(Checkpoint::to_row);
     let event = event(&row, EventType::Suspended, cause, Some(began.elapsed()), None);
-    match swap(inner, row, Some(&event)).await {
-        Ok(row) => Ok(row),
-        Err(error) => match inner.store.sandbox(&before.id).await {
-            Ok(Some(row)) if row.state == state && row.version > before.version => Ok(row),
-            _ => Err(error),
-        },
+    let error = match swap(inner, row, Some(&event)).await {
+        Ok(row) => return Ok(row),
+        Err(error) => error,
+    };
+    for _ in 0..COMMIT_READS {
+        match inner.store.sandbox(&before.id).await {
+            Ok(Some(row)) if row.state == state && row.version > before.version => return Ok(row),
+            Ok(_) => return Err(Uncommitted::Surely(error)),
+            Err(_) => tokio::time::sleep(COMMIT_PAUSE).await,
+        }
     }
+    Err(Uncommitted::Perhaps(error))
 }
 
 /// After the commit: no process, no RAM, and only the files that the row names.
@@ -243,13 +267,14 @@ async fn without_memory(
     };
     let result = match ended.await {
         Ok(()) => commit(inner, row.clone(), Memory::None, None, cause, began).await,
-        Err(error) => Err(error),
+        Err(error) => Err(Uncommitted::Surely(error)),
     };
     match result {
         Ok(row) => {
             let result = clear_up(inner, &row, &engine).await;
             Finished { row, held: Held::default(), result }
         }
-        Err(error) => gone(inner, row, &error_chain(&error)).await,
+        // There is no memory to spoil: whatever the row says, the disk is what is left.
+        Err(Uncommitted::Surely(error) | Uncommitted::Perhaps(error)) => gone(inner, row, &error_chain(&error)).await,
     }
 }
