@@ -341,8 +341,9 @@ impl Owner {
             Plan::Wake { cause } => Some(ops::event(&row, EventType::WakeStarted, cause, None, None)),
             Plan::Create | Plan::Destroy { .. } => None,
         };
-        // A create's row was inserted with its intent, and a recovered operation has its own already.
-        if self.row.transition.as_ref().is_none_or(|intent| intent.op != plan.op()) {
+        // A create's row was inserted with its intent. Every other operation writes one, also over an older one: if the row
+        // is no longer what we know (a commit that nobody could vouch for), this fails before anything is touched.
+        if !matches!(plan, Plan::Create) {
             match ops::swap(&self.inner, row, event.as_ref()).await {
                 Ok(row) => self.row = row,
                 Err(error) => {
