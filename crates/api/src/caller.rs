@@ -2,6 +2,7 @@
 //! come in.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use http::header;
@@ -11,7 +12,7 @@ use wakeful_model::{Cause, DEFAULT_TENANT};
 /// The caller.
 pub(crate) struct Caller {
     /// Whose sandboxes it sees.
-    pub(crate) tenant: &'static str,
+    pub(crate) tenant: Arc<str>,
     /// What events say about where an ask came from.
     pub(crate) cause: Cause,
 }
@@ -22,6 +23,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let agent = parts.headers.get(header::USER_AGENT);
         let cli = agent.is_some_and(|agent| agent.as_bytes().starts_with(b"wakeful-cli/"));
-        Ok(Self { tenant: DEFAULT_TENANT, cause: if cli { Cause::Cli } else { Cause::Api } })
+        Ok(Self { tenant: DEFAULT_TENANT.into(), cause: if cli { Cause::Cli } else { Cause::Api } })
     }
 }

@@ -55,7 +55,7 @@ pub(crate) async fn execute(
     let lifecycle = app.lifecycle.clone();
     let task = app.config.tasks.spawn(
         async move {
-            let access = lifecycle.access(caller.tenant, &id, Use::Exec).await?;
+            let access = lifecycle.access(&caller.tenant, &id, Use::Exec).await?;
             let exec = asked.for_guest(access.row());
             access.exec(&exec).await
         }

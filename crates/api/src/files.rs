@@ -24,7 +24,7 @@ use crate::upload::Upload;
 const MODE: u32 = 0o644;
 
 async fn access(app: &App, caller: &Caller, id: &SandboxId, why: Use) -> Result<Access, Problem> {
-    Ok(app.lifecycle.access(caller.tenant, id, why).await?)
+    Ok(app.lifecycle.access(&caller.tenant, id, why).await?)
 }
 
 /// A guest's answer, with its refusal put into the contract's words.

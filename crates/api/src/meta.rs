@@ -28,7 +28,7 @@ pub(crate) async fn info(State(app): State<App>, caller: Caller) -> Response {
         sizes: wire::sizes(),
         limits: wire::limits(defaults),
         defaults: wire::defaults(defaults),
-        tenant: caller.tenant.to_owned(),
+        tenant: caller.tenant.to_string(),
     };
     json(StatusCode::OK, &info)
 }

@@ -29,7 +29,7 @@ pub(crate) async fn create(
     body: Object,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    let new = create::new_sandbox(caller.tenant, body.0)?;
+    let new = create::new_sandbox(&caller.tenant, body.0)?;
     if let Some(name) = &new.runtime {
         check_runtime(&app, name)?;
     }
@@ -52,7 +52,7 @@ fn check_runtime(app: &App, name: &str) -> Result<(), Problem> {
 }
 
 pub(crate) async fn list(State(app): State<App>, caller: Caller, uri: Uri) -> Result<Response, Problem> {
-    let filter = filter(caller.tenant, &uri)?;
+    let filter = filter(&caller.tenant, &uri)?;
     let (views, next_cursor) = app.lifecycle.sandboxes(filter).await?;
     let sandboxes = views.into_iter().map(wire::sandbox).collect();
     Ok(json(StatusCode::OK, &SandboxList { sandboxes, next_cursor }))
@@ -97,7 +97,7 @@ pub(crate) async fn get(
     uri: Uri,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    Ok(answer(StatusCode::OK, app.lifecycle.sandbox(caller.tenant, &id).await?))
+    Ok(answer(StatusCode::OK, app.lifecycle.sandbox(&caller.tenant, &id).await?))
 }
 
 pub(crate) async fn destroy(
@@ -107,7 +107,7 @@ pub(crate) async fn destroy(
     uri: Uri,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    app.lifecycle.destroy(caller.tenant, &id, caller.cause).await?;
+    app.lifecycle.destroy(&caller.tenant, &id, caller.cause).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -120,7 +120,7 @@ pub(crate) async fn keepalive(
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
     let timeout = Fields::of(body.0, &["timeout"])?.duration("timeout")?;
-    Ok(answer(StatusCode::OK, app.lifecycle.keepalive(caller.tenant, &id, timeout).await?))
+    Ok(answer(StatusCode::OK, app.lifecycle.keepalive(&caller.tenant, &id, timeout).await?))
 }
 
 pub(crate) async fn suspend(
@@ -132,7 +132,7 @@ pub(crate) async fn suspend(
 ) -> Result<Response, Problem> {
     let wait = Query::of(&uri, &["wait"])?.flag("wait")?.unwrap_or(true);
     let memory = Fields::of(body.0, &["memory"])?.boolean("memory")?.unwrap_or(true);
-    let view = app.lifecycle.suspend(caller.tenant, &id, memory, wait).await?;
+    let view = app.lifecycle.suspend(&caller.tenant, &id, memory, wait).await?;
     Ok(answer(if wait { StatusCode::OK } else { StatusCode::ACCEPTED }, view))
 }
 
@@ -145,7 +145,7 @@ pub(crate) async fn wake(
 ) -> Result<Response, Problem> {
     let join = Query::of(&uri, &["wait"])?.flag("wait")?.unwrap_or(false);
     Fields::of(body.0, &[])?;
-    Ok(answer(StatusCode::OK, app.lifecycle.wake(caller.tenant, &id, join).await?))
+    Ok(answer(StatusCode::OK, app.lifecycle.wake(&caller.tenant, &id, join).await?))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(crate) async fn create(
     body: Object,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    let template = app.lifecycle.create_template(new_template(caller.tenant, body.0)?).await?;
+    let template = app.lifecycle.create_template(new_template(&caller.tenant, body.0)?).await?;
     let location = HeaderValue::try_from(format!("/v1/templates/{}", template.name)).ok();
     let mut response = json(StatusCode::ACCEPTED, &wire::template(template));
     response.headers_mut().extend(location.map(|value| (header::LOCATION, value)));
@@ -65,7 +65,7 @@ fn new_template(tenant: &str, body: Map<String, Value>) -> Result<NewTemplate, P
 
 pub(crate) async fn list(State(app): State<App>, caller: Caller, uri: Uri) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    let templates = app.lifecycle.templates(caller.tenant).await?;
+    let templates = app.lifecycle.templates(&caller.tenant).await?;
     Ok(json(StatusCode::OK, &TemplateList { templates: templates.into_iter().map(wire::template).collect() }))
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn get(
     uri: Uri,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    let template = app.lifecycle.template(caller.tenant, &name).await?;
+    let template = app.lifecycle.template(&caller.tenant, &name).await?;
     Ok(json(StatusCode::OK, &wire::template(template)))
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn delete(
     uri: Uri,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    app.lifecycle.delete_template(caller.tenant, &name).await?;
+    app.lifecycle.delete_template(&caller.tenant, &name).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -100,11 +100,11 @@ pub(crate) async fn logs(
 ) -> Result<Response, Problem> {
     let follow = Query::of(&uri, &["follow"])?.flag("follow")?.unwrap_or(false);
     // By id from here on: another template may get the name while we follow.
-    let id = app.lifecycle.template(caller.tenant, &name).await?.id;
-    let log = app.lifecycle.template_log(caller.tenant, id.as_str(), follow).await?;
+    let id = app.lifecycle.template(&caller.tenant, &name).await?.id;
+    let log = app.lifecycle.template_log(&caller.tenant, id.as_str(), follow).await?;
     let end = stream::once(async move {
         // A template that was deleted meanwhile has no end to tell; the log breaks off.
-        app.lifecycle.template(caller.tenant, id.as_str()).await.map(wire::build_end).map_err(std::io::Error::other)
+        app.lifecycle.template(&caller.tenant, id.as_str()).await.map(wire::build_end).map_err(std::io::Error::other)
     });
     let lines = log.map(|line| Ok(wire::build_line(line))).chain(end).map(|event| event.and_then(|e| line(&e)));
     let mut response = Response::new(Body::from_stream(lines));
