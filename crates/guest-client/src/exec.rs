@@ -273,7 +273,7 @@ impl Guest {
     /// # Errors
     /// As [`Guest::start`].
     pub async fn attach(&self, pid: u32, from_seq: Option<u64>) -> Result<ExecStream, Error> {
-        let connect = ConnectRequest { process: Selector::Pid(pid), from_seq };
+        let connect = ConnectRequest { process: Selector::Pid(pid), from_seq, follow: None };
         self.events(stream_request("Connect", &connect)?).await
     }
 

@@ -267,6 +267,7 @@ pub enum WakefulCode {
     GuestDiskFull,
     InvalidPath,
     ProcessNotFound,
+    StdinClosed,
     /// A reason of a newer agent.
     #[serde(other)]
     Unrecognized,

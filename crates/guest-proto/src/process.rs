@@ -134,6 +134,12 @@ pub struct StartRequest {
     /// *Ours.* User to run as: a name, a number, or either with `:group`. Wins over the `Authorization` header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// *Ours.* The sandbox stays awake until it ends.
+    #[serde(default, alias = "keep_awake", skip_serializing_if = "is_zero")]
+    pub keep_awake: bool,
+    /// *Ours.* Run the user's login shell instead, if the image has it; `process.cmd` is what else to run.
+    #[serde(default, alias = "login_shell", skip_serializing_if = "is_zero")]
+    pub login_shell: bool,
 }
 
 /// A message of `Start`'s and `Connect`'s answers.
@@ -272,9 +278,12 @@ pub struct ConnectRequest {
         skip_serializing_if = "Option::is_none"
     )]
     pub from_seq: Option<u64>,
+    /// *Ours.* Whether to wait for what comes after the journal; absent means yes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow: Option<bool>,
 }
 
-/// Request of `CloseStdin`, and the first message of `StreamInput`.
+/// Request of `CloseStdin` and `Describe`, and the first message of `StreamInput`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelectRequest {
     /// Which one.
@@ -411,8 +420,9 @@ impl<'de> Deserialize<'de> for Signal {
     }
 }
 
-/// A running process.
+/// A process. E2B's clients see running ones only, and none of our fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ProcessInfo {
     /// What it runs.
     #[serde(default)]
@@ -423,12 +433,42 @@ pub struct ProcessInfo {
     /// Its tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
+    /// *Ours.* What else there is to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<ProcessDetails>,
+}
+
+/// *Ours.* What a native caller is told about a process. Its environment is not: it may hold secrets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessDetails {
+    /// Who it was started as.
+    #[serde(default)]
+    pub user: String,
+    /// Where.
+    #[serde(default)]
+    pub workdir: String,
+    /// When, in milliseconds since 1970 by the guest's clock.
+    #[serde(default, deserialize_with = "number")]
+    pub started_at_ms: i64,
+    /// Whether it has a terminal.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pty: bool,
+    /// Whether it keeps the sandbox awake.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub keep_awake: bool,
+    /// The last place in its journal.
+    #[serde(default, deserialize_with = "number")]
+    pub last_seq: u64,
+    /// How it ended, if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndEvent>,
 }
 
 /// Answer of `List`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListResponse {
-    /// The running ones.
+    /// The running ones; for a native caller also those that ended within the hour.
     #[serde(default)]
     pub processes: Vec<ProcessInfo>,
 }

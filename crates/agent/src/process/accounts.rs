@@ -29,6 +29,7 @@ struct Account {
     uid: u32,
     gid: u32,
     home: String,
+    shell: Option<String>,
 }
 
 #[derive(Debug)]
@@ -58,7 +59,8 @@ impl Accounts {
             let uid = fields.nth(1)?.parse().ok()?;
             let gid = fields.next()?.parse().ok()?;
             let home = fields.nth(1).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned();
-            Some(Account { name, uid, gid, home })
+            let shell = fields.next().filter(|shell| shell.starts_with('/')).map(str::to_owned);
+            Some(Account { name, uid, gid, home, shell })
         });
         let groups = group.lines().filter_map(|line| {
             let mut fields = line.split(':');
@@ -101,6 +103,11 @@ impl Accounts {
         user.groups.insert(0, user.gid);
         user.groups.dedup();
         Some(user)
+    }
+
+    /// What a user logs in with, if its entry says so.
+    pub(crate) fn shell(&self, user: &User) -> Option<&str> {
+        self.users.iter().find(|account| account.name == user.name)?.shell.as_deref()
     }
 
     /// Name of a user id, or the number.

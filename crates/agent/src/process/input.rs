@@ -2,14 +2,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::AsyncWriteExt as _;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
-use wakeful_guest_proto::connect_rpc::{Code, ErrorBody};
+use wakeful_guest_proto::connect_rpc::{Code, ErrorBody, WakefulCode};
 use wakeful_guest_proto::process::{ProcessInput, PtySize};
 
 use super::record::Process;
@@ -39,7 +39,8 @@ impl Process {
                 (Input::Pipe(pipe), ProcessInput::Stdin(data)) => pipe.write_all(&data.0).await,
                 (Input::Terminal(terminal), ProcessInput::Pty(data)) => write_terminal(terminal, &data.0).await,
                 (Input::Absent | Input::Closed, ProcessInput::Stdin(_)) => {
-                    return Err(ErrorBody::new(Code::Internal, "stdin is not enabled or is closed"));
+                    let closed = ErrorBody::new(Code::Internal, "stdin is not enabled or is closed");
+                    return Err(closed.because(WakefulCode::StdinClosed));
                 }
                 (_, ProcessInput::Stdin(_)) => {
                     return Err(ErrorBody::new(Code::Internal, "process has a terminal, not a stdin"));
@@ -48,10 +49,12 @@ impl Process {
             };
             written.map_err(|error| {
                 // The reading end is gone: the process has closed it or has ended.
+                let failed = format!("could not write to process {}: {error}", self.pid);
                 if error.kind() == io::ErrorKind::BrokenPipe {
                     *target = Input::Closed;
+                    return ErrorBody::new(Code::Internal, failed).because(WakefulCode::StdinClosed);
                 }
-                ErrorBody::new(Code::Internal, format!("could not write to process {}: {error}", self.pid))
+                ErrorBody::new(Code::Internal, failed)
             })
         };
         match tokio::time::timeout(deadline.unwrap_or(WRITE_DEADLINE), write).await {
@@ -76,11 +79,8 @@ impl Process {
 
     /// Tells terminal and programs the new size.
     pub(crate) fn resize(&self, size: PtySize) -> Result<(), ErrorBody> {
-        // Whoever writes holds the lock only while the terminal takes no input; asking again later is all one can do.
-        let Ok(input) = self.input.try_lock() else {
-            return Err(ErrorBody::new(Code::Unavailable, "terminal is busy"));
-        };
-        let Input::Terminal(terminal) = &*input else {
+        let terminal = self.terminal.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(terminal) = terminal else {
             return Err(ErrorBody::new(Code::FailedPrecondition, "process has no terminal"));
         };
         tcsetwinsize(terminal.get_ref(), winsize(size))

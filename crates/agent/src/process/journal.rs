@@ -110,15 +110,23 @@ impl Journal {
         freed
     }
 
-    /// Everything from `from` on, and the gap before it if some of that is lost.
-    pub(crate) fn replay(&self, from: u64) -> (Option<Gap>, Vec<Chunk>) {
+    /// What is there from `from` on, up to `most` bytes, and the gap before it if some of that is lost.
+    pub(crate) fn replay(&self, from: u64, most: usize) -> (Option<Gap>, Vec<Chunk>) {
         let from = from.max(1);
         let first_kept = self.chunks.front().map_or(self.next_seq, |chunk| chunk.seq);
         let gap = (from < first_kept).then(|| {
             let mark = self.marks.iter().rev().find(|mark| mark.seq <= from);
             Gap { seq: first_kept - 1, dropped_bytes: self.dropped - mark.map_or(0, |mark| mark.offset) }
         });
-        (gap, self.chunks.iter().filter(|chunk| chunk.seq >= from).cloned().collect())
+        // Numbers follow upon each other, so the place of one is known.
+        let skipped = usize::try_from(from.saturating_sub(first_kept)).unwrap_or(usize::MAX);
+        let mut left = most;
+        let fitting = self.chunks.iter().skip(skipped).take_while(|chunk| {
+            let fits = chunk.data.len() <= left;
+            left = left.saturating_sub(chunk.data.len());
+            fits
+        });
+        (gap, fitting.cloned().collect())
     }
 }
 
@@ -130,6 +138,10 @@ fn cost(chunk: &Chunk) -> usize {
 mod tests {
     use super::*;
 
+    fn all(journal: &Journal, from: u64) -> (Option<Gap>, Vec<Chunk>) {
+        journal.replay(from, usize::MAX)
+    }
+
     fn bytes(length: usize) -> Bytes {
         Bytes::from(vec![b'x'; length])
     }
@@ -139,12 +151,12 @@ mod tests {
         let mut journal = Journal::default();
         assert_eq!(journal.push(Stream::Stdout, bytes(3)).seq, 1);
         assert_eq!(journal.push(Stream::Stderr, bytes(4)).seq, 2);
-        let (gap, chunks) = journal.replay(0);
+        let (gap, chunks) = all(&journal, 0);
         assert_eq!((gap, chunks.len(), journal.next_seq()), (None, 2, 3));
-        let (gap, chunks) = journal.replay(2);
+        let (gap, chunks) = all(&journal, 2);
         assert_eq!((gap, chunks[0].stream), (None, Stream::Stderr));
-        assert_eq!(journal.replay(3), (None, Vec::new()));
-        assert_eq!(journal.replay(99), (None, Vec::new()));
+        assert_eq!(all(&journal, 3), (None, Vec::new()));
+        assert_eq!(all(&journal, 99), (None, Vec::new()));
     }
 
     #[test]
@@ -154,13 +166,13 @@ mod tests {
             journal.push(Stream::Stdout, bytes(32 << 10));
             assert!(journal.held() <= PROCESS_LIMIT);
         }
-        let (gap, chunks) = journal.replay(1);
+        let (gap, chunks) = all(&journal, 1);
         let kept: u64 = chunks.iter().map(|chunk| chunk.data.len() as u64).sum();
         let gap = gap.unwrap();
         assert_eq!(gap.dropped_bytes + kept, 40 * (32 << 10));
         assert_eq!(gap.seq + 1, chunks[0].seq);
         // A reader that had the first three misses that much less.
-        let (later, same) = journal.replay(4);
+        let (later, same) = all(&journal, 4);
         assert_eq!(later.unwrap().dropped_bytes, gap.dropped_bytes - 3 * (32 << 10));
         assert_eq!(same, chunks);
     }
@@ -173,13 +185,13 @@ mod tests {
         }
         assert!(journal.marks.len() < MAX_MARKS && journal.held() <= PROCESS_LIMIT);
         let first_kept = journal.chunks[0].seq;
-        assert_eq!(journal.replay(1).0.unwrap().dropped_bytes, 7 * (first_kept - 1));
+        assert_eq!(all(&journal, 1).0.unwrap().dropped_bytes, 7 * (first_kept - 1));
         for from in [2, 999, 54_321, first_kept - 1] {
-            let told = journal.replay(from).0.unwrap().dropped_bytes;
+            let told = all(&journal, from).0.unwrap().dropped_bytes;
             let missed = 7 * (first_kept - from);
             assert!(told >= missed && told <= missed + 7 * journal.stride, "{from}: {told} for {missed}");
         }
-        assert_eq!(journal.replay(first_kept).0, None);
+        assert_eq!(all(&journal, first_kept).0, None);
     }
 
     #[test]
@@ -190,7 +202,7 @@ mod tests {
         }
         while journal.drop_oldest() > 0 {}
         assert_eq!(journal.held(), 0);
-        assert_eq!(journal.replay(2), (Some(Gap { seq: 3, dropped_bytes: 20 }), Vec::new()));
-        assert_eq!(journal.replay(4), (None, Vec::new()));
+        assert_eq!(all(&journal, 2), (Some(Gap { seq: 3, dropped_bytes: 20 }), Vec::new()));
+        assert_eq!(all(&journal, 4), (None, Vec::new()));
     }
 }

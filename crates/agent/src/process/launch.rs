@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use wakeful_sys::child::{Setup, prepare};
 
 use super::accounts::{Accounts, User};
 use super::input::winsize;
+use super::record::Origin;
 use super::tree::Tree;
 use crate::context::Context;
 use crate::reaper::Exit;
@@ -29,6 +32,8 @@ pub(crate) struct Launched {
     pub(crate) exit: Exit,
     pub(crate) tree: Arc<Tree>,
     pub(crate) ends: Ends,
+    /// What runs, as whom and where.
+    pub(crate) origin: Origin,
 }
 
 /// Our ends of a child's streams.
@@ -48,12 +53,25 @@ pub(crate) fn launch(
         return Err(ErrorBody::new(Code::InvalidArgument, "no command given"));
     }
     let user = request.user.clone().filter(|user| !user.is_empty()).or(header_user);
-    let user = find_user(&user.unwrap_or_else(|| context.default_user()))?;
+    let accounts = Accounts::load();
+    let spec = user.unwrap_or_else(|| context.default_user());
+    let user = accounts.find(&spec).ok_or_else(|| unknown_user(&spec))?;
     let workdir = find_workdir(request.process.cwd.as_deref(), context.default_workdir().as_deref(), &user)?;
 
     let tree = Arc::new(Tree::create());
-    let mut command = Command::new(&request.process.cmd);
-    command.args(&request.process.args).current_dir(&workdir).env_clear();
+    let mut config = request.process.clone();
+    let shell = if request.login_shell { accounts.shell(&user).filter(|shell| lets_in(shell)) } else { None };
+    let mut command = match shell {
+        // As login does it: the dash tells the shell what it is.
+        Some(shell) => {
+            let mut command = Command::new(shell);
+            command.arg0(format!("-{}", shell.rsplit('/').next().unwrap_or(shell)));
+            (config.cmd, config.args) = (shell.to_owned(), Vec::new());
+            command
+        }
+        None => Command::new(&config.cmd),
+    };
+    command.args(&config.args).current_dir(&workdir).env_clear();
     command.envs(environment(&user, &context.env(), &request.process.envs)).envs(tree.mark());
 
     let started = (|| {
@@ -63,22 +81,30 @@ pub(crate) fn launch(
         };
         let cgroup = tree.entrance()?;
         let terminal = request.pty.is_some();
-        prepare(&mut command, Setup { uid: user.uid, gid: user.gid, groups: user.groups, cgroup, terminal });
+        let groups = user.groups.clone();
+        prepare(&mut command, Setup { uid: user.uid, gid: user.gid, groups, cgroup, terminal });
         let (child, exit) = context.reaper.spawn(&mut command)?;
         Ok((child.id(), exit, ends))
     })();
     match started {
-        Ok((pid, exit, ends)) => Ok(Launched { pid, exit, tree, ends }),
+        Ok((pid, exit, ends)) => {
+            let workdir = workdir.to_string_lossy().into_owned();
+            let (tag, keep_awake) = (request.tag.clone(), request.keep_awake);
+            let origin = Origin { config, tag, user: user.name, workdir, keep_awake };
+            Ok(Launched { pid, exit, tree, ends, origin })
+        }
         Err(error) => {
             tree.try_remove();
-            Err(explain(&request.process.cmd, &error))
+            Err(explain(&config.cmd, &error))
         }
     }
 }
 
-/// The user of that name, or the error that E2B's clients know.
-pub(crate) fn find_user(spec: &str) -> Result<User, ErrorBody> {
-    Accounts::load().find(spec).ok_or_else(|| unknown_user(spec))
+/// Whether a login shell is there and lets anybody in.
+fn lets_in(shell: &str) -> bool {
+    let barred = ["nologin", "false"].iter().any(|name| shell.ends_with(&format!("/{name}")));
+    let runs = |file: std::fs::Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
+    !barred && std::fs::metadata(shell).is_ok_and(runs)
 }
 
 /// No such user.
@@ -195,6 +221,14 @@ mod tests {
         let error = find_workdir(Some("/no/such"), None, &home).unwrap_err();
         assert_eq!(error.wakeful_code, Some(WakefulCode::WorkdirNotFound));
         assert_eq!(error.message, "cwd '/no/such' does not exist");
+    }
+
+    #[test]
+    fn only_a_shell_that_runs_is_a_login_shell() {
+        assert!(lets_in("/bin/sh"));
+        for none in ["/usr/sbin/nologin", "/bin/false", "/no/such/shell", "/etc/passwd", "/etc"] {
+            assert!(!lets_in(none), "{none}");
+        }
     }
 
     #[test]

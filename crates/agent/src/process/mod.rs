@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Start ─ launch ─► child ──pipes──► run ──► journal (bounded, numbered, kept an hour after the exit)
-//!                       │               └────► subscribers: Start's own stream and any Connect (every byte, back-pressure)
+//!                       │               └────► subscribers: Start's own stream and any Connect (back-pressure; a native one
+//!                       │                      that stands still is left behind and goes on from the journal)
 //!                       └─ in a tree of its own (cgroup), ended as a whole by timeout or SIGKILL
 //! ```
 //!
@@ -16,27 +17,32 @@ mod launch;
 mod record;
 pub(crate) mod rpc;
 mod run;
+mod source;
 mod table;
 mod tree;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use rustix::process::{Pid, kill_process_group};
 use wakeful_guest_proto::connect_rpc::{Code, ErrorBody, WakefulCode, end_frame, json_frame};
 use wakeful_guest_proto::process::{
-    ConnectRequest, Empty, SelectRequest, Selector, SendInputRequest, SendSignalRequest, Signal, StreamInputRequest,
-    UpdateRequest,
+    ConnectRequest, Empty, ProcessInfo, SelectRequest, Selector, SendInputRequest, SendSignalRequest, Signal,
+    StreamInputRequest, UpdateRequest,
 };
 
 pub(crate) use self::accounts::{Accounts, User};
 pub(crate) use self::launch::unknown_user;
-use self::record::Process;
-use self::rpc::{Call, Messages};
+use self::record::{Process, Wish};
+use self::rpc::{Call, Dialect, Messages};
 pub(crate) use self::table::Table;
 use crate::body::{self, Body};
 use crate::context::Context;
+
+/// A listener that takes nothing for so long does not hold the process up any more.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A call of the process service.
 pub(crate) async fn handle(context: Arc<Context>, request: Request<Incoming>) -> Response<Body> {
@@ -47,7 +53,9 @@ pub(crate) async fn handle(context: Arc<Context>, request: Request<Incoming>) ->
     let call = Call::of(&head.headers);
     let dialect = call.dialect;
     match head.uri.path().strip_prefix("/process.Process/").unwrap_or_default() {
+        "List" if dialect == Dialect::Native => rpc::unary(dialect, Ok(context.processes.list_all())),
         "List" => rpc::unary(dialect, Ok(context.processes.list())),
+        "Describe" if dialect == Dialect::Native => rpc::unary(dialect, describe(&context, body).await),
         "Start" => run::start(&context, call, body).await.unwrap_or_else(|error| rpc::refused(dialect, error)),
         "Connect" => connect(&context, &call, body).await.unwrap_or_else(|error| rpc::refused(dialect, error)),
         "StreamInput" => match stream_input(&context, body).await {
@@ -69,7 +77,16 @@ pub(crate) async fn handle(context: Arc<Context>, request: Request<Incoming>) ->
 async fn connect(context: &Context, call: &Call, body: Incoming) -> Result<Response<Body>, ErrorBody> {
     let request: ConnectRequest = rpc::read_single(body).await?;
     let process = find(context, &request.process)?;
-    Ok(events::answer(&process, process.subscribe(request.from_seq, None), call))
+    // Only who knows gaps can be left behind.
+    let patience = (call.dialect == Dialect::Native).then_some(PATIENCE);
+    let past_only = request.follow == Some(false);
+    let wish = Wish { from: request.from_seq, limit: None, patience, past_only };
+    Ok(events::answer(&process, wish, process.subscribe(wish), call))
+}
+
+async fn describe(context: &Context, body: Incoming) -> Result<ProcessInfo, ErrorBody> {
+    let request: SelectRequest = rpc::read_unary(body).await?;
+    Ok(find(context, &request.process)?.described())
 }
 
 async fn update(context: &Context, body: Incoming) -> Result<Empty, ErrorBody> {

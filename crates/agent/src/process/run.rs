@@ -2,26 +2,25 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::Response;
 use hyper::body::Incoming;
-use rustix::io::ioctl_fionread;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use wakeful_guest_proto::connect_rpc::{Code, ErrorBody};
-use wakeful_guest_proto::process::{EndEvent, MAX_CHUNK, StartRequest};
+use wakeful_guest_proto::process::{EndEvent, StartRequest};
 
 use super::events;
 use super::input::{Input, Terminal};
 use super::journal::Stream;
 use super::launch::{Ends, Launched, launch};
-use super::record::{Process, Subscription};
+use super::record::{Process, Subscription, Wish};
 use super::rpc::{self, Call};
+use super::source::{End, Grace, Source};
 use crate::body::Body;
 use crate::context::Context;
 use crate::reaper::Exit;
@@ -37,8 +36,8 @@ pub(crate) async fn start(context: &Arc<Context>, call: Call, body: Incoming) ->
     // reads it and records its end.
     let begun = context.tasks.spawn(begin(Arc::clone(context), request, user, timeout));
     let stopped = |_| ErrorBody::new(Code::Internal, "starting the process failed");
-    let (process, subscription) = begun.await.map_err(stopped)??;
-    Ok(events::answer(&process, subscription, &call))
+    let (process, wish, subscription) = begun.await.map_err(stopped)??;
+    Ok(events::answer(&process, wish, subscription, &call))
 }
 
 async fn begin(
@@ -46,24 +45,25 @@ async fn begin(
     request: StartRequest,
     user: Option<String>,
     timeout: Option<Duration>,
-) -> Result<(Arc<Process>, Subscription), ErrorBody> {
+) -> Result<(Arc<Process>, Wish, Subscription), ErrorBody> {
     let (launching, deadline) = (Arc::clone(&context), timeout.map(|timeout| Instant::now() + timeout));
     let launched = tokio::task::spawn_blocking(move || {
         launching.processes.sweep();
-        launch(&launching, &request, user).map(|launched| (launched, request))
+        launch(&launching, &request, user).map(|launched| (launched, request.output_limit))
     });
     let stopped = |_| ErrorBody::new(Code::Internal, "starting the process failed");
-    let (Launched { pid, exit, tree, ends }, request) = launched.await.map_err(stopped)??;
+    let (Launched { pid, exit, tree, ends, origin }, limit) = launched.await.map_err(stopped)??;
     let no_streams = |error: std::io::Error| {
         tree.kill(pid);
         ErrorBody::new(Code::Internal, format!("could not read from process {pid}: {error}"))
     };
     let (input, sources) = open(ends).map_err(no_streams)?;
-    let process = Arc::new(Process::new(pid, request.process, request.tag, tree, input));
-    let subscription = process.subscribe(None, request.output_limit);
+    let process = Arc::new(Process::new(pid, origin, tree, input));
+    let wish = Wish { limit, ..Wish::default() };
+    let subscription = process.subscribe(wish);
     context.processes.insert(&process);
     context.tasks.spawn(live(Arc::clone(&context), Arc::clone(&process), sources, exit, deadline));
-    Ok((process, subscription))
+    Ok((process, wish, subscription))
 }
 
 fn open(ends: Ends) -> std::io::Result<(Input, [Source; 2])> {
@@ -105,6 +105,7 @@ async fn live(
     if let Ok(mut input) = process.input.try_lock() {
         *input = Input::Closed;
     }
+    process.terminal.lock().unwrap_or_else(PoisonError::into_inner).take();
     tokio::join!(process.finish(end_event(exited)), drain(&mut sources));
     // Whoever is left in the tree holds none of our pipes; the table tries again later.
     process.tree.try_remove();
@@ -184,96 +185,12 @@ async fn read(
     }
 }
 
-/// The time between exit and end in which offspring may still add output.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Grace {
-    NotYet,
-    Until(Instant),
-    Over,
-}
-
 async fn drain([first, second]: &mut [Source; 2]) {
     while first.open() || second.open() {
         tokio::select! {
             _ = first.next() => {}
             _ = second.next() => {}
         }
-    }
-}
-
-/// Our end of one of the process's streams.
-struct Source {
-    stream: Stream,
-    end: End,
-    buffer: Vec<u8>,
-    /// What was in the pipe when the main process had ended: its own last words, to be read whatever the clock says.
-    owed: u64,
-}
-
-enum End {
-    Pipe(pipe::Receiver),
-    Terminal(Terminal),
-    Closed,
-}
-
-impl Source {
-    fn new(stream: Stream, end: End) -> Self {
-        let size = if matches!(end, End::Closed) { 0 } else { MAX_CHUNK };
-        Self { stream, end, buffer: vec![0; size], owed: 0 }
-    }
-
-    fn open(&self) -> bool {
-        !matches!(self.end, End::Closed)
-    }
-
-    /// Whether everything that counts has been read.
-    fn done(&self, grace: Grace) -> bool {
-        !self.open() || (grace == Grace::Over && self.owed == 0)
-    }
-
-    fn note_owed(&mut self) {
-        self.owed = match &self.end {
-            End::Pipe(pipe) => ioctl_fionread(pipe).unwrap_or(0),
-            End::Terminal(terminal) => ioctl_fionread(terminal.get_ref()).unwrap_or(0),
-            End::Closed => 0,
-        };
-    }
-
-    /// The next piece, or `None` once it is closed; after that it never resolves again.
-    ///
-    /// # Cancel safety
-    /// Nothing is taken from the pipe before the future is ready.
-    async fn next(&mut self) -> Option<Bytes> {
-        let read = loop {
-            let read = match &self.end {
-                End::Pipe(pipe) => match pipe.readable().await {
-                    Ok(()) => pipe.try_read(&mut self.buffer),
-                    Err(error) => Err(error),
-                },
-                End::Terminal(terminal) => match terminal.readable().await {
-                    Ok(mut ready) => match ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut *self.buffer)?)) {
-                        Ok(read) => read,
-                        Err(_) => continue,
-                    },
-                    Err(error) => Err(error),
-                },
-                End::Closed => std::future::pending().await,
-            };
-            match read {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // A terminal says EIO when nobody has it open any more.
-                Err(_) => break 0,
-                Ok(read) => break read,
-            }
-        };
-        if read == 0 {
-            self.end = End::Closed;
-            self.buffer = Vec::new();
-            return None;
-        }
-        self.owed = self.owed.saturating_sub(read as u64);
-        Some(Bytes::copy_from_slice(&self.buffer[..read]))
     }
 }
 

@@ -40,12 +40,26 @@ impl Table {
         ListResponse { processes }
     }
 
+    /// All of them, the ended ones of the last hour too, as the host sees them.
+    pub(crate) fn list_all(&self) -> ListResponse {
+        let mut processes: Vec<ProcessInfo> = self.all().iter().map(|process| process.described()).collect();
+        processes.sort_by_key(|process| process.pid);
+        ListResponse { processes }
+    }
+
+    /// The running processes that keep the sandbox awake, each with its start in milliseconds since 1970.
+    #[allow(dead_code, reason = "for the route that tells whether the guest is busy")]
+    pub(crate) fn keep_awake_pids(&self) -> Vec<(u32, i64)> {
+        let awake = |process: &Arc<Process>| process.origin.keep_awake && !process.ended();
+        self.all().iter().filter(|process| awake(process)).map(|process| (process.pid, process.started_at_ms)).collect()
+    }
+
     /// By pid, or by tag: then rather a running one, and rather the latest.
     pub(crate) fn find(&self, selector: &Selector) -> Option<Arc<Process>> {
         match selector {
             Selector::Pid(pid) => self.lock().get(pid).cloned(),
             Selector::Tag(tag) => {
-                let tagged = self.all().into_iter().filter(|process| process.tag.as_ref() == Some(tag));
+                let tagged = self.all().into_iter().filter(|process| process.origin.tag.as_ref() == Some(tag));
                 tagged.max_by_key(|process| (!process.ended(), process.started))
             }
         }
@@ -164,5 +178,17 @@ mod tests {
         assert_eq!(table.all().len(), MAX_ENDED);
         assert!(table.find(&Selector::Pid(100)).is_none() && table.find(&Selector::Pid(101)).is_some());
         assert!(table.list().processes.is_empty());
+    }
+
+    #[tokio::test]
+    async fn whoever_keeps_it_awake_does_so_until_its_end() {
+        let table = Table::default();
+        let processes = [Process::for_test(1), Process::awake_for_test(2), Process::awake_for_test(3)].map(Arc::new);
+        processes.iter().for_each(|process| table.insert(process));
+        processes[2].finish(EndEvent::default()).await;
+        assert_eq!(table.keep_awake_pids(), [(2, processes[1].started_at_ms)]);
+        let told = table.list_all().processes;
+        let ended: Vec<bool> = told.iter().map(|p| p.details.as_ref().is_some_and(|d| d.end.is_some())).collect();
+        assert_eq!(ended, [false, false, true]);
     }
 }
