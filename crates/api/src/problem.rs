@@ -52,6 +52,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SandboxFailed
         | Code::SandboxSuspended
         | Code::SuspendedDuringExec
+        | Code::StdinClosed
         | Code::WakeInProgress
         | Code::IdempotencyMismatch => StatusCode::CONFLICT,
         Code::BodyTooLarge | Code::FileTooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -10,20 +10,16 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures_util::stream;
 use http::{HeaderValue, Method, Request, header};
-use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::{Frame, Incoming};
-use wakeful_guest_proto::connect_rpc::{
-    Code, Decoder, NATIVE_HEADER, STREAM_TYPE, TIMEOUT_HEADER, json_frame, message_frame,
-};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use wakeful_guest_proto::connect_rpc::{Code, Decoder, NATIVE_HEADER, STREAM_TYPE, TIMEOUT_HEADER, message_frame};
 use wakeful_guest_proto::process::{
-    Base64, ConnectRequest, DataEvent, Empty, EndEvent, InputData, ListResponse, ProcessConfig, ProcessEvent,
-    ProcessInfo, ProcessInput, Pty, PtySize, SelectRequest, Selector, SendInputRequest, SendSignalRequest, Signal,
-    StartRequest, StartResponse, StreamInputRequest, UpdateRequest,
+    Base64, ConnectRequest, DataEvent, Empty, EndEvent, ProcessConfig, ProcessEvent, ProcessInput, Pty, PtySize,
+    SelectRequest, Selector, SendInputRequest, SendSignalRequest, Signal, StartRequest, StartResponse, UpdateRequest,
 };
 
-use crate::connect::{collect, full, json_request, request};
+use crate::connect::{full, json_request, request};
 use crate::{Body, Error, Guest};
 
 /// After so much silence the agent is asked whether it is there.
@@ -33,14 +29,14 @@ const HEALTH: Duration = Duration::from_secs(5);
 /// What a command may take beyond its own timeout: a start under emulation, the kill, the last output.
 const SLACK: Duration = Duration::from_secs(30);
 /// Short calls about a process.
-const SHORT: Duration = Duration::from_secs(30);
+pub(crate) const SHORT: Duration = Duration::from_secs(30);
 /// Input waits for the process that reads it.
 const INPUT: Duration = Duration::from_secs(300);
-const ANSWER_LIMIT: usize = 4 << 20;
+pub(crate) const ANSWER_LIMIT: usize = 4 << 20;
 /// Output that is kept per stream unless asked otherwise.
 const OUTPUT_LIMIT: usize = 8 << 20;
 /// Input per frame.
-const INPUT_CHUNK: usize = 64 << 10;
+pub(crate) const INPUT_CHUNK: usize = 64 << 10;
 /// Room that is made for output before any has come.
 const FIRST_ROOM: usize = 64 << 10;
 
@@ -162,6 +158,8 @@ pub struct ExecStream {
     body: Incoming,
     decoder: Decoder,
     ended: bool,
+    /// It ends with what is there, whether the process has ended or not.
+    past_only: bool,
 }
 
 impl ExecStream {
@@ -182,7 +180,7 @@ impl ExecStream {
                 }
                 return match refusal(&frame.payload)? {
                     Some(error) => Err(error),
-                    None if self.ended => Ok(None),
+                    None if self.ended || self.past_only => Ok(None),
                     None => Err(broken("the stream ended before the process".to_owned())),
                 };
             }
@@ -229,7 +227,7 @@ impl ExecStream {
 }
 
 /// The error of an end frame.
-fn refusal(payload: &[u8]) -> Result<Option<Error>, Error> {
+pub(crate) fn refusal(payload: &[u8]) -> Result<Option<Error>, Error> {
     #[derive(serde::Deserialize)]
     struct End {
         #[serde(default)]
@@ -264,7 +262,7 @@ impl Guest {
             let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1);
             request.headers_mut().insert(TIMEOUT_HEADER, HeaderValue::from(milliseconds));
         }
-        self.events(request).await
+        self.events(request, false).await
     }
 
     /// Listens to a process that runs already, or that ended within the last hour: from now on, or from a place in its
@@ -274,12 +272,23 @@ impl Guest {
     /// As [`Guest::start`].
     pub async fn attach(&self, pid: u32, from_seq: Option<u64>) -> Result<ExecStream, Error> {
         let connect = ConnectRequest { process: Selector::Pid(pid), from_seq, follow: None };
-        self.events(stream_request("Connect", &connect)?).await
+        self.events(stream_request("Connect", &connect)?, false).await
     }
 
-    async fn events(&self, request: Request<Body>) -> Result<ExecStream, Error> {
+    /// What a process has written from a place in its journal on, and its end if it has ended; nothing is waited for.
+    ///
+    /// # Errors
+    /// As [`Guest::start`].
+    pub async fn replay(&self, pid: u32, from_seq: u64) -> Result<ExecStream, Error> {
+        let process = Selector::Pid(pid);
+        let connect = ConnectRequest { process, from_seq: Some(from_seq), follow: Some(false) };
+        self.events(stream_request("Connect", &connect)?, true).await
+    }
+
+    async fn events(&self, request: Request<Body>, past_only: bool) -> Result<ExecStream, Error> {
         let response = self.patiently(self.accepted(request)).await??;
-        Ok(ExecStream { guest: self.clone(), body: response.into_body(), decoder: Decoder::default(), ended: false })
+        let (guest, body) = (self.clone(), response.into_body());
+        Ok(ExecStream { guest, body, decoder: Decoder::default(), ended: false, past_only })
     }
 
     /// Runs a command to its end.
@@ -292,13 +301,21 @@ impl Guest {
     /// # Cancel safety
     /// A command that has been started runs on.
     pub async fn exec(&self, exec: &Exec) -> Result<ExecOutput, Error> {
-        let Some(timeout) = exec.timeout else { return self.run(exec).await };
-        let after = timeout.saturating_add(SLACK);
-        let late = |_| Error::Late { attempted: "end the command", after };
-        tokio::time::timeout(after, self.run(exec)).await.map_err(late)?
+        self.exec_told(exec, |_| ()).await
     }
 
-    async fn run(&self, exec: &Exec) -> Result<ExecOutput, Error> {
+    /// The same; `started` is told its process id.
+    ///
+    /// # Errors
+    /// As [`Guest::exec`].
+    pub async fn exec_told(&self, exec: &Exec, started: impl FnOnce(u32)) -> Result<ExecOutput, Error> {
+        let Some(timeout) = exec.timeout else { return self.run(exec, started).await };
+        let after = timeout.saturating_add(SLACK);
+        let late = |_| Error::Late { attempted: "end the command", after };
+        tokio::time::timeout(after, self.run(exec, started)).await.map_err(late)?
+    }
+
+    async fn run(&self, exec: &Exec, started: impl FnOnce(u32)) -> Result<ExecOutput, Error> {
         let begun = Instant::now();
         let process = ProcessConfig {
             cmd: exec.cmd.clone(),
@@ -318,6 +335,7 @@ impl Guest {
             Some(ExecEvent::Started { pid }) => pid,
             _ => return Err(Error::Protocol { detail: "the process did not begin with its start".to_owned() }),
         };
+        started(pid);
         let mut stdout = Kept::new(exec.output_limit);
         let mut stderr = Kept::new(exec.output_limit);
         // Beside the output: a process may write before it has read everything. Whether it wants the input at all is its
@@ -363,38 +381,6 @@ impl Guest {
             stdout: stdout.bytes,
             stderr: stderr.bytes,
         })
-    }
-
-    /// Writes all of a process's input and closes it.
-    async fn feed(&self, pid: u32, input: Bytes) -> Result<(), Error> {
-        if !input.is_empty() {
-            let first = StreamInputRequest::Start(SelectRequest { process: Selector::Pid(pid) });
-            let count = input.len().div_ceil(INPUT_CHUNK);
-            // Made one by one as the process reads, not all at once.
-            let chunks = (0..count).map(move |nth| {
-                let chunk = input.slice(nth * INPUT_CHUNK..input.len().min((nth + 1) * INPUT_CHUNK));
-                StreamInputRequest::Data(InputData { input: ProcessInput::Stdin(Base64(chunk.to_vec())) })
-            });
-            let frames = std::iter::once(first).chain(chunks).map(|message| {
-                let bytes = json_frame(&message).map_err(std::io::Error::other)?;
-                Ok(Frame::data(Bytes::from(bytes)))
-            });
-            let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
-            let request = native(request(Method::POST, "/process.Process/StreamInput", body)?, STREAM_TYPE);
-            // Refused or taken: the command itself tells how it went.
-            let response = self.accepted(request).await?;
-            collect(response.into_body(), ANSWER_LIMIT).await?;
-        }
-        self.close_stdin(pid).await
-    }
-
-    /// The processes that run.
-    ///
-    /// # Errors
-    /// Any.
-    pub async fn processes(&self) -> Result<Vec<ProcessInfo>, Error> {
-        let list: ListResponse = self.unary("/process.Process/List", "list processes", &Empty {}, None, SHORT).await?;
-        Ok(list.processes)
     }
 
     /// Writes to a process's standard input or, if it has one, to its terminal. Waits until it has been taken.

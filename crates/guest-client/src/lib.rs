@@ -14,11 +14,13 @@ mod control;
 mod error;
 mod exec;
 mod files;
+mod process;
 mod tunnel;
 
 pub use connect::{Body, Guest, empty, full};
 pub use error::Error;
 pub use exec::{Exec, ExecEvent, ExecOutput, ExecStream, OutputStream};
 pub use files::{Entry, FileHead, FilePart, FileStream};
+pub use process::Job;
 pub use tunnel::Tunnel;
 pub use wakeful_guest_proto as proto;

@@ -1,21 +1,24 @@
 //! A caller's hold on a running guest.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use wakeful_guest_client::{Exec, ExecOutput, Guest};
 use wakeful_model::{Code, Op, Refusal, Sandbox, State};
 
 use crate::Error;
-use crate::owner::UseEnded;
+use crate::activity::Activity;
+use crate::uses::UseGuard;
 use crate::view::{AwakeReason, Live};
 
 /// How long the owner may take to find out why a channel broke.
 const FIND_OUT: Duration = Duration::from_secs(2);
 
 /// The problems that an agent can have with a call.
-const SAYABLE: [Code; 12] = [
+const SAYABLE: [Code; 13] = [
     Code::WorkdirNotFound,
     Code::UnknownUser,
     Code::NoShell,
@@ -28,6 +31,7 @@ const SAYABLE: [Code; 12] = [
     Code::InvalidPath,
     Code::ProcessNotFound,
     Code::NameTaken,
+    Code::StdinClosed,
 ];
 
 /// What a guest is used for.
@@ -39,54 +43,76 @@ pub enum Use {
     Transfer,
     /// A short look.
     List,
+    /// A terminal, a tunnel, a stream of output or events: counts by its last byte ([`Access::touch`]), not by being open.
+    Stream,
 }
 
 impl Use {
+    /// Whether it keeps the sandbox awake for as long as it lasts.
+    pub(crate) const fn holds(self) -> bool {
+        match self {
+            Self::Exec | Self::Transfer | Self::List => true,
+            Self::Stream => false,
+        }
+    }
+
     pub(crate) const fn awake_reason(self) -> AwakeReason {
         match self {
             Self::Exec => AwakeReason::Exec,
             Self::Transfer => AwakeReason::Transfer,
-            Self::List => AwakeReason::RecentActivity,
+            Self::List | Self::Stream => AwakeReason::RecentActivity,
         }
     }
 }
 
-/// Tells the owner when a use ends, however it ends.
-pub(crate) struct UseGuard {
-    number: u64,
-    ended: mpsc::UnboundedSender<UseEnded>,
+/// What a hold is made of.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub(crate) guest: Guest,
+    pub(crate) row: Arc<Sandbox>,
+    pub(crate) live: watch::Receiver<Live>,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) draining: CancellationToken,
 }
 
-impl UseGuard {
-    pub(crate) fn new(number: u64, ended: mpsc::UnboundedSender<UseEnded>) -> Self {
-        Self { number, ended }
-    }
-}
-
-impl Drop for UseGuard {
-    fn drop(&mut self) {
-        // An owner that is gone needs no telling.
-        let _ = self.ended.send(self.number);
-    }
-}
-
-/// A running guest, kept awake for as long as this is held.
+/// A running guest, kept awake for as long as this is held, unless it is held for a [`Use::Stream`].
 pub struct Access {
-    guest: Guest,
-    row: Sandbox,
-    live: watch::Receiver<Live>,
-    _guard: UseGuard,
+    link: Link,
+    guard: Option<UseGuard>,
 }
 
 impl Access {
-    pub(crate) fn new(guest: Guest, row: Sandbox, live: watch::Receiver<Live>, guard: UseGuard) -> Self {
-        Self { guest, row, live, _guard: guard }
+    pub(crate) fn new(link: Link, guard: Option<UseGuard>) -> Self {
+        Self { link, guard }
+    }
+
+    /// The same guest for a [`Use::Stream`] beside this use, which may end before it.
+    #[must_use]
+    pub fn stream(&self) -> Self {
+        Self { link: self.link.clone(), guard: None }
+    }
+
+    /// A byte went through: the idle timer starts anew. Cheap enough for every one of them.
+    pub fn touch(&self) {
+        self.link.activity.touch();
+    }
+
+    /// Says more about this use to those who ask why the sandbox is awake.
+    pub fn detail(&self, detail: String) {
+        if let Some(guard) = &self.guard {
+            guard.detail(detail);
+        }
+    }
+
+    /// Resolves when the daemon is about to end: streams end then, their processes go on.
+    pub async fn draining(&self) {
+        self.link.draining.cancelled().await;
     }
 
     /// The sandbox as it was when access was granted.
     #[must_use]
     pub fn row(&self) -> &Sandbox {
-        &self.row
+        &self.link.row
     }
 
     /// Runs a command to its end.
@@ -94,7 +120,8 @@ impl Access {
     /// # Errors
     /// With the codes of the contract: what the agent refuses, and what came between.
     pub async fn exec(&self, exec: &Exec) -> Result<ExecOutput, Error> {
-        match self.guest.exec(exec).await {
+        let started = |pid: u32| self.detail(format!("pid {pid}"));
+        match self.link.guest.exec_told(exec, started).await {
             Ok(output) => Ok(output),
             Err(error) => Err(self.explain(error).await),
         }
@@ -103,7 +130,7 @@ impl Access {
     /// What a guest's error means for the caller: the agent's own refusal, or what became of the sandbox meanwhile.
     pub async fn explain(&self, error: wakeful_guest_client::Error) -> Error {
         use wakeful_guest_client::Error as Guest;
-        let id = self.row.id.clone();
+        let id = self.link.row.id.clone();
         match error {
             Guest::Refused { wakeful_code, code, message, .. } => {
                 // The guest is hostile: it may say what went wrong inside, and nothing about us.
@@ -125,11 +152,23 @@ impl Access {
         }
     }
 
+    /// What came between, for a stream that simply ended: the agent cuts tunnels off when its session ends, and that looks
+    /// like the end that their other side may have made.
+    pub async fn interrupted(&self) -> Option<Error> {
+        let now = {
+            let live = self.link.live.borrow();
+            live.row.transition.is_some()
+                || live.row.state != State::Running
+                || live.row.runtime_generation != self.link.row.runtime_generation
+        };
+        if now || self.link.guest.is_closed() { self.came_between().await } else { None }
+    }
+
     /// The channel broke: by a suspend, a destroy, the engine's death, or for no reason that we know.
     async fn came_between(&self) -> Option<Error> {
-        let id = self.row.id.clone();
-        let generation = self.row.runtime_generation;
-        let mut live = self.live.clone();
+        let id = self.link.row.id.clone();
+        let generation = self.link.row.runtime_generation;
+        let mut live = self.link.live.clone();
         let changed = live.wait_for(|live| {
             live.row.transition.is_some()
                 || live.row.state != State::Running
@@ -157,6 +196,6 @@ impl Deref for Access {
     type Target = Guest;
 
     fn deref(&self) -> &Guest {
-        &self.guest
+        &self.link.guest
     }
 }

@@ -15,6 +15,7 @@
 //! belongs to no row is removed.
 
 mod access;
+mod activity;
 mod compaction;
 mod crash;
 mod deadline;
@@ -29,6 +30,7 @@ mod owner;
 mod recover;
 mod request;
 mod templates;
+mod uses;
 mod view;
 
 pub use access::{Access, Use};

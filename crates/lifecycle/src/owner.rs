@@ -4,14 +4,14 @@
 //! a copy of the row; while it is under way the owner writes nothing, keeps answering, and lets callers wait. When it
 //! ends, it hands the row back, and everybody who waited is answered or decided upon again.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access::{Access, Use, UseGuard};
+use crate::access::{Access, Link, Use};
 use crate::compaction::Compaction;
 use crate::deadline::{self, Deadline};
 use crate::lifecycle::{Inner, error_chain};
+use crate::uses::{News, Uses};
 use crate::view::{Awake, AwakeReason, Live};
 use crate::{Error, guest, ops};
 use jiff::{SignedDuration, Timestamp};
@@ -114,12 +114,9 @@ struct Waiter {
     bound: bool,
 }
 
-/// The number of a use that has ended.
-pub(crate) type UseEnded = u64;
-
 pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
     let (asks, ask_inbox) = mpsc::channel(256);
-    let (news, news_inbox) = mpsc::unbounded_channel();
+    let (uses, news_inbox) = Uses::new();
     let (live, watching) = watch::channel(Live::at_rest(start.row.clone()));
     let owner = Owner {
         inner: Arc::clone(inner),
@@ -127,13 +124,11 @@ pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
         held: start.held,
         operation: None,
         waiters: Vec::new(),
-        uses: HashMap::new(),
-        next_use: 0,
+        uses,
         touched_at: Timestamp::UNIX_EPOCH,
         quiet_until: Timestamp::UNIX_EPOCH,
         compaction: None,
         live,
-        news,
     };
     inner.tasks.spawn(owner.run(start.first, ask_inbox, news_inbox));
     Handle { asks, live: watching }
@@ -145,18 +140,16 @@ pub(crate) struct Owner {
     held: Held,
     operation: Option<(Plan, JoinHandle<Finished>)>,
     waiters: Vec<Waiter>,
-    uses: HashMap<u64, (Use, Timestamp)>,
-    next_use: u64,
+    uses: Uses,
     touched_at: Timestamp,
     /// Automatic operations wait until then.
     quiet_until: Timestamp,
     compaction: Option<Compaction>,
     live: watch::Sender<Live>,
-    news: mpsc::UnboundedSender<UseEnded>,
 }
 
 enum Happening {
-    UseEnded(UseEnded),
+    News(News),
     Compacted(Option<Sandbox>),
     Finished(Result<Finished, tokio::task::JoinError>),
     EngineEnded(Exit),
@@ -170,7 +163,7 @@ impl Owner {
         mut self,
         first: Option<(Plan, Option<ReplyTo>)>,
         mut asks: mpsc::Receiver<(Ask, ReplyTo)>,
-        mut news: mpsc::UnboundedReceiver<UseEnded>,
+        mut news: mpsc::UnboundedReceiver<News>,
     ) {
         if let Some((plan, reply)) = first {
             if let Some(reply) = reply {
@@ -181,9 +174,10 @@ impl Owner {
         self.publish();
         loop {
             match self.next(&mut asks, &mut news).await {
-                Happening::UseEnded(number) => {
-                    self.uses.remove(&number);
-                    self.note_activity(Timestamp::now());
+                Happening::News(news) => {
+                    if let Some(at) = self.uses.heard(news) {
+                        self.note_activity(at);
+                    }
                 }
                 Happening::Compacted(row) => {
                     self.compaction = None;
@@ -208,7 +202,7 @@ impl Owner {
     async fn next(
         &mut self,
         asks: &mut mpsc::Receiver<(Ask, ReplyTo)>,
-        news: &mut mpsc::UnboundedReceiver<UseEnded>,
+        news: &mut mpsc::UnboundedReceiver<News>,
     ) -> Happening {
         let busy = self.operation.is_some();
         let engine = if busy { None } else { self.held.engine.clone() };
@@ -218,7 +212,7 @@ impl Owner {
             finished = async { (&mut self.operation.as_mut().expect("guarded").1).await }, if busy => Happening::Finished(finished),
             exit = async { engine.as_ref().expect("guarded").exited().await }, if engine.is_some() => Happening::EngineEnded(exit),
             row = async { self.compaction.as_mut().expect("guarded").finished().await }, if self.compaction.is_some() => Happening::Compacted(row),
-            Some(number) = news.recv() => Happening::UseEnded(number),
+            Some(told) = news.recv() => Happening::News(told),
             // An operation under way reaches its end first; a crash in the middle is the other, rarer path.
             () = self.inner.draining.cancelled(), if !busy => Happening::Draining,
             Some((ask, reply)) = asks.recv() => Happening::Ask(ask, reply),
@@ -287,12 +281,16 @@ impl Owner {
             Some(_) | None => self.reconnect().await?,
         };
         let now = Timestamp::now();
-        let number = self.next_use;
-        self.next_use += 1;
-        self.uses.insert(number, (why, now));
         self.note_activity(now);
-        let guard = UseGuard::new(number, self.news.clone());
-        Ok(Reply::Access(Box::new(Access::new(guest, self.row.clone(), self.live.subscribe(), guard))))
+        let guard = self.uses.begin(why, now);
+        let link = Link {
+            guest,
+            row: Arc::new(self.row.clone()),
+            live: self.live.subscribe(),
+            activity: Arc::clone(self.uses.activity()),
+            draining: self.inner.draining.clone(),
+        };
+        Ok(Reply::Access(Box::new(Access::new(link, guard))))
     }
 
     /// The channel broke although the engine runs: one more try, on this caller's time.
@@ -491,6 +489,10 @@ impl Owner {
     }
 
     async fn on_deadline(&mut self) {
+        // The owner is told of bytes once in a second; idleness counts from the very last one.
+        if let Some(last) = self.uses.activity().last() {
+            self.note_activity(last);
+        }
         let Some(Deadline { at, fact, cause }) = self.next_deadline() else { return };
         if at > Timestamp::now() {
             return;
@@ -527,12 +529,7 @@ impl Owner {
         let mut awake_because = Vec::new();
         let mut sleeps_at = None;
         if persistent && self.row.state == State::Running {
-            awake_because.extend(self.uses.values().map(|(why, since)| Awake {
-                reason: why.awake_reason(),
-                since: *since,
-                detail: None,
-            }));
-            awake_because.sort_by_key(|awake| awake.since);
+            awake_because = self.uses.awake_because();
             if awake_because.iter().all(|awake| awake.reason == AwakeReason::RecentActivity) {
                 sleeps_at = self.row.policy.sleeps_at(self.row.last_activity_at);
                 if awake_because.is_empty() {

@@ -46,6 +46,7 @@ pub enum Code {
     SandboxFailed,
     SandboxSuspended,
     SuspendedDuringExec,
+    StdinClosed,
     WakeInProgress,
     IdempotencyMismatch,
     // 413, 422, 429
