@@ -8,6 +8,7 @@ mod execute;
 mod file;
 mod info;
 mod problem;
+mod process;
 mod sandbox;
 mod template;
 mod time;
@@ -16,6 +17,9 @@ pub use execute::{Command, ExecuteRequest, ExecuteResponse};
 pub use file::{FileEntry, FileList, FileType, WrittenFile};
 pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
 pub use problem::{PROBLEM_JSON, Problem};
+pub use process::{
+    Frame, FrameBytes, Process, ProcessList, PtySize, SignalRequest, StartProcess, TerminalRequest, TunnelMessage,
+};
 pub use sandbox::{
     AwakeBecause, Capabilities, CreateSandbox, Egress, EgressRequest, Failure, KeepaliveRequest, Sandbox, SandboxList,
     Status, Storage, SuspendRequest, Transition, TransitionKind,
@@ -23,5 +27,7 @@ pub use sandbox::{
 pub use template::{BuildError, BuildEvent, CreateTemplate, Template, TemplateList};
 pub use time::{DurationText, Instant};
 
-/// Media type of build logs: one JSON object a line.
+/// Media type of streams and build logs: one JSON object a line.
 pub const NDJSON: &str = "application/x-ndjson";
+/// Media type of the same objects as server-sent events.
+pub const EVENT_STREAM: &str = "text/event-stream";

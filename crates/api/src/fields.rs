@@ -94,6 +94,17 @@ impl Fields {
         }
     }
 
+    /// A duration for which zero, also as `"0"`, means without end.
+    pub(crate) fn duration_or_endless(&mut self, name: &str) -> Result<Option<Option<Duration>>, Problem> {
+        match self.map.get(name) {
+            Some(Value::String(text)) if matches!(text.as_str(), "0" | "0s" | "0ms") => {}
+            Some(Value::Number(number)) if number.as_u64() == Some(0) => {}
+            _ => return self.duration(name).map(|given| given.map(Some)),
+        }
+        self.take(name);
+        Ok(Some(None))
+    }
+
     pub(crate) fn strings(&mut self, name: &str, code: Code) -> Result<Vec<String>, Problem> {
         match self.take(name) {
             None => Ok(Vec::new()),

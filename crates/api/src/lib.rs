@@ -16,15 +16,21 @@ mod create;
 mod execute;
 mod fields;
 mod files;
+mod follow;
+mod frames;
 mod linger;
 mod meta;
 mod origin;
 mod path;
 mod problem;
+mod processes;
 mod query;
 mod request_id;
 mod sandboxes;
+mod socket;
+mod tcp;
 mod templates;
+mod terminal;
 mod upload;
 mod wire;
 
@@ -69,6 +75,14 @@ pub fn router(lifecycle: Lifecycle, config: ApiConfig) -> Router {
         .route("/v1/sandboxes/{id}/suspend", post(sandboxes::suspend))
         .route("/v1/sandboxes/{id}/wake", post(sandboxes::wake))
         .route("/v1/sandboxes/{id}/execute", post(execute::execute))
+        .route("/v1/sandboxes/{id}/processes", get(processes::list).post(processes::start))
+        .route("/v1/sandboxes/{id}/processes/{pid}", get(processes::get))
+        .route("/v1/sandboxes/{id}/processes/{pid}/output", get(processes::output))
+        .route("/v1/sandboxes/{id}/processes/{pid}/stdin", post(processes::stdin))
+        .route("/v1/sandboxes/{id}/processes/{pid}/signal", post(processes::signal))
+        .route("/v1/sandboxes/{id}/processes/{pid}/resize", post(processes::resize))
+        .route("/v1/sandboxes/{id}/pty", get(terminal::open))
+        .route("/v1/sandboxes/{id}/ports/{port}/tcp", get(tcp::open))
         .route("/v1/sandboxes/{id}/files", files())
         .route("/v1/sandboxes/{id}/files/", files())
         .route("/v1/sandboxes/{id}/files/{*path}", files())

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value};
 use tracing::error;
-use wakeful_api_types::PROBLEM_JSON;
+use wakeful_api_types::{Frame, PROBLEM_JSON};
 use wakeful_lifecycle::Error;
 use wakeful_model::Code;
 
@@ -130,6 +130,14 @@ impl Problem {
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.0.more.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// As the last frame of a stream that has begun; what is internal goes to the log.
+    pub(crate) fn into_frame(self) -> Frame {
+        if let Some(chain) = &self.0.internal {
+            error!(error = %chain, "stream failed");
+        }
+        Frame::Error { code: self.0.code.as_str().to_owned(), detail: self.0.detail }
     }
 
     pub(crate) fn code(&self) -> Code {
