@@ -42,6 +42,12 @@ async fn routes_and_methods() {
         (format!("PUT /v1/sandboxes/{id}/files/"), (400, "is_directory")),
         (format!("PUT /v1/sandboxes/{id}/files/a?mode=rwx"), (400, "invalid_field")),
         (format!("DELETE /v1/sandboxes/{id}/files/"), (400, "invalid_path")),
+        (format!("GET /v1/sandboxes/{id}/processes/7/output?from=-1"), (400, "invalid_field")),
+        (format!("GET /v1/sandboxes/{id}/processes/7/output?follow=true"), (409, "sandbox_destroyed")),
+        (format!("GET /v1/sandboxes/{id}/pty"), (426, "invalid_field")),
+        (format!("GET /v1/sandboxes/{id}/ports/0/tcp"), (400, "invalid_field")),
+        (format!("GET /v1/sandboxes/{id}/ports/80/tcp"), (426, "invalid_field")),
+        (format!("DELETE /v1/sandboxes/{id}/processes/7"), (405, "method_not_allowed")),
     ] {
         let (status, code) = server.code(&line, "").await;
         assert_eq!((status, code.as_str()), wanted, "{line}");
@@ -53,6 +59,7 @@ async fn bodies() {
     let server = Server::start().await;
     let id = &server.gone;
     let execute = format!("POST /v1/sandboxes/{id}/execute");
+    let processes = format!("POST /v1/sandboxes/{id}/processes");
     let long = format!("{{\"command\":\"{}\"}}", "x".repeat(1 << 20));
     for (line, body, wanted) in [
         ("POST /v1/sandboxes", "{", (400, "invalid_json")),
@@ -66,7 +73,21 @@ async fn bodies() {
         (&execute, "", (400, "missing_command")),
         (&execute, "{\"command\":\"x\",\"timeout\":\"6m\"}", (400, "invalid_duration")),
         (&execute, &long, (413, "body_too_large")),
-        (&format!("{execute}?stream=true"), "{\"command\":\"x\"}", (400, "invalid_field")),
+        (&format!("{execute}?stream=perhaps"), "{\"command\":\"x\"}", (400, "invalid_field")),
+        (&format!("{execute}?stream=true"), "{\"command\":\"x\",\"timeout\":\"0\"}", (409, "sandbox_destroyed")),
+        (&format!("{execute}?stream=true"), "{\"command\":\"x\",\"keep_awake\":true}", (400, "unknown_field")),
+        (&processes, "{\"command\":\"x\",\"keep_awake\":1}", (400, "invalid_field")),
+        (&processes, "{\"command\":\"x\",\"pty\":{\"cols\":80}}", (400, "missing_field")),
+        (
+            &processes,
+            "{\"command\":\"x\",\"pty\":{\"cols\":80,\"rows\":1},\"stdin\":\"\"}",
+            (400, "invalid_combination"),
+        ),
+        (&processes, "{\"command\":\"x\",\"timeout\":\"2h\"}", (409, "sandbox_destroyed")),
+        (&format!("{processes}/x/signal"), "{}", (404, "process_not_found")),
+        (&format!("{processes}/7/signal"), "{\"signal\":\"TERM\"}", (409, "sandbox_destroyed")),
+        (&format!("{processes}/7/resize"), "{\"cols\":1,\"rows\":70000}", (400, "invalid_field")),
+        (&format!("{processes}/7/stdin?end=true"), "", (400, "unknown_field")),
         (&format!("POST /v1/sandboxes/{id}/wake"), "{\"now\":true}", (400, "unknown_field")),
         (&format!("POST /v1/sandboxes/{id}/suspend"), "{\"memory\":1}", (400, "invalid_field")),
         (&format!("POST /v1/sandboxes/{id}/keepalive"), "{\"timeout\":\"0s\"}", (400, "invalid_duration")),
