@@ -4,6 +4,7 @@
 //! `version` and writes its event in the same transaction, so a state and the story of how it came about never differ.
 //! SQLite is the implementation of one machine; the SQL keeps to what Postgres takes too.
 
+mod claim;
 mod cursor;
 mod sqlite;
 
@@ -11,6 +12,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use wakeful_model::{Event, Kind, Mode, Sandbox, SandboxId, Template, TemplateId};
 
+pub use claim::{Answer, Claim};
 pub use sqlite::SqliteStore;
 
 /// Why the store could not answer.
@@ -151,6 +153,26 @@ pub trait Store: Send + Sync {
 
     /// How many sandboxes that are not destroyed stand on this template.
     async fn template_users(&self, id: &TemplateId) -> Result<u64, Error>;
+
+    /// Writes down what a key of a tenant stands for, durably, unless it stands for something since `expired` or later:
+    /// then that.
+    async fn claim(
+        &self,
+        tenant: &str,
+        key: &str,
+        claim: &Claim,
+        now: Timestamp,
+        expired: Timestamp,
+    ) -> Result<Option<Claim>, Error>;
+
+    /// Keeps the answer of a claim; nothing happens if the key no longer stands for `subject`.
+    async fn answer_claim(&self, tenant: &str, key: &str, subject: &str, answer: &Answer) -> Result<(), Error>;
+
+    /// The key stands for nothing any more, if it stood for `subject`.
+    async fn release_claim(&self, tenant: &str, key: &str, subject: &str) -> Result<(), Error>;
+
+    /// Forgets keys that were claimed before this; how many.
+    async fn forget_claims(&self, before: Timestamp) -> Result<u64, Error>;
 
     /// Journals something on the host (a namespace, a tap, a cgroup) that is about to be made for a sandbox. Durable when
     /// it returns; twice is once.

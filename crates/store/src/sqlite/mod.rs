@@ -12,7 +12,9 @@
 //! Each writing transaction says first how durable it is to be, so that one that was dropped half-way cannot leave its
 //! choice to the next.
 
+mod claims;
 mod events;
+
 mod resources;
 mod row;
 mod sandboxes;
@@ -28,7 +30,7 @@ use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOp
 use sqlx::{ConnectOptions, SqlitePool, Transaction};
 use wakeful_model::{Event, Kind, Sandbox, SandboxId, Template, TemplateId};
 
-use crate::{Error, Filter, Page, Store, Swap};
+use crate::{Answer, Claim, Error, Filter, Page, Store, Swap};
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("migrations/sqlite");
 
@@ -194,6 +196,29 @@ impl Store for SqliteStore {
 
     async fn template_users(&self, id: &TemplateId) -> Result<u64, Error> {
         templates::users(self, id).await
+    }
+
+    async fn claim(
+        &self,
+        tenant: &str,
+        key: &str,
+        claim: &Claim,
+        now: Timestamp,
+        expired: Timestamp,
+    ) -> Result<Option<Claim>, Error> {
+        claims::claim(self, tenant, key, claim, now, expired).await
+    }
+
+    async fn answer_claim(&self, tenant: &str, key: &str, subject: &str, answer: &Answer) -> Result<(), Error> {
+        claims::answer(self, tenant, key, subject, answer).await
+    }
+
+    async fn release_claim(&self, tenant: &str, key: &str, subject: &str) -> Result<(), Error> {
+        claims::release(self, tenant, key, subject).await
+    }
+
+    async fn forget_claims(&self, before: Timestamp) -> Result<u64, Error> {
+        claims::forget(self, before).await
     }
 
     async fn note_resource(&self, id: &SandboxId, kind: &str, name: &str) -> Result<(), Error> {

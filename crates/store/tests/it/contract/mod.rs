@@ -1,5 +1,6 @@
 //! What every store promises. `store_contract!(name, Fixture)` makes one test of each promise.
 
+mod claims;
 mod durability;
 mod lists;
 mod round_trips;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use wakeful_model::{Cause, DEFAULT_TENANT, EventType, Sandbox, SandboxId};
 use wakeful_store::{Filter, Store, Swap};
 
+pub(crate) use claims::*;
 pub(crate) use durability::*;
 pub(crate) use lists::*;
 pub(crate) use round_trips::*;
@@ -41,7 +43,8 @@ macro_rules! store_contract {
                 events_come_with_their_state, a_refused_event_leaves_no_state, touches_never_go_back,
                 lists_filter, labels_are_compared_whole, lists_page, foreign_cursors_are_refused,
                 tombstones_are_kept_and_forgotten, template_names_are_unique_while_alive,
-                templates_swap_and_go, resources_are_journalled, everything_is_there_after_reopening);
+                templates_swap_and_go, resources_are_journalled, a_key_is_claimed_once,
+                answers_belong_to_their_claim, old_keys_are_free, sixteen_claims_have_one_winner, everything_is_there_after_reopening);
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn committed_rows_outlive_kill_nine() {
