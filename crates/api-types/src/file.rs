@@ -1,11 +1,12 @@
 //! Files in a sandbox.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::Instant;
 
 /// What an entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileType {
     /// An ordinary file.
@@ -19,7 +20,7 @@ pub enum FileType {
 }
 
 /// One entry of a directory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileEntry {
     /// Its last name.
     pub name: String,
@@ -39,14 +40,14 @@ pub struct FileEntry {
 }
 
 /// `GET …/files/{path}?list=true`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileList {
     /// By name, without `.` and `..`.
     pub entries: Vec<FileEntry>,
 }
 
 /// The answer to `PUT …/files/{path}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrittenFile {
     /// Where it is.
     pub path: String,

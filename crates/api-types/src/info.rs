@@ -1,11 +1,12 @@
 //! What the server says about itself.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::Instant;
 
 /// `GET /healthz`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// `ok`; a draining server answers with a problem instead.
     pub status: String,
@@ -16,7 +17,7 @@ pub struct Health {
 }
 
 /// One runtime, as `doctor` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RuntimeInfo {
     /// Its name.
     pub name: String,
@@ -35,7 +36,7 @@ pub struct RuntimeInfo {
 }
 
 /// A size preset.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SizeInfo {
     /// Its name.
     pub name: String,
@@ -46,7 +47,7 @@ pub struct SizeInfo {
 }
 
 /// What a request cannot exceed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limits {
     /// Longest lease; longer ones are clamped.
     pub max_timeout_seconds: u64,
@@ -61,7 +62,7 @@ pub struct Limits {
 }
 
 /// What a request that names none gets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DefaultsInfo {
     /// Size, where the template names none.
     pub size: String,
@@ -76,7 +77,7 @@ pub struct DefaultsInfo {
 }
 
 /// `GET /v1/info`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Info {
     /// The server's version.
     pub version: String,

@@ -4,18 +4,23 @@
 //! with milliseconds; durations are text or whole seconds in requests and integers named `…_seconds` or `…_ms` in
 //! answers. Whoever reads these ignores fields that it does not know, so an optional field can be added at any time.
 
+mod event;
 mod execute;
 mod file;
 mod info;
+mod patch;
 mod problem;
 mod process;
 mod sandbox;
+mod schema;
 mod template;
 mod time;
 
+pub use event::{Event, EventList};
 pub use execute::{Command, ExecuteRequest, ExecuteResponse};
 pub use file::{FileEntry, FileList, FileType, WrittenFile};
 pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
+pub use patch::PatchSandbox;
 pub use problem::{PROBLEM_JSON, Problem};
 pub use process::{
     Frame, FrameBytes, Process, ProcessList, PtySize, SignalRequest, StartProcess, TerminalRequest, TunnelMessage,

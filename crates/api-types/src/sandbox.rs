@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use wakeful_model::{EgressMode, Mode, SandboxId, TemplateId};
 
-use crate::{DurationText, Instant};
+use crate::{DurationText, Instant, schema};
 
 /// A committed state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Its first engine is not up yet.
@@ -45,7 +46,7 @@ impl fmt::Display for Status {
 }
 
 /// What is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the contract's")]
 pub enum TransitionKind {
@@ -57,7 +58,7 @@ pub enum TransitionKind {
 }
 
 /// What is under way, and since when.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Transition {
     /// What.
     pub kind: TransitionKind,
@@ -68,9 +69,10 @@ pub struct Transition {
 }
 
 /// Which outside addresses it may reach.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Egress {
     /// What happens to the rest.
+    #[schema(value_type = schema::EgressMode)]
     pub mode: EgressMode,
     /// Allowed ranges.
     pub allow_cidrs: Vec<String>,
@@ -90,7 +92,7 @@ impl From<wakeful_model::Egress> for Egress {
 }
 
 /// What its engine can do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Capabilities {
     /// How it is kept apart from the host.
     pub isolation: String,
@@ -105,7 +107,7 @@ pub struct Capabilities {
 }
 
 /// Why it is awake.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AwakeBecause {
     /// `exec`, `keep_awake`, `lease`, `transfer` or `recent_activity`.
     pub reason: String,
@@ -116,7 +118,7 @@ pub struct AwakeBecause {
 }
 
 /// What it takes on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Storage {
     /// Its own disk.
     pub disk_bytes: u64,
@@ -127,7 +129,7 @@ pub struct Storage {
 }
 
 /// Why it failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failure {
     /// A short word.
     pub code: String,
@@ -140,19 +142,22 @@ pub struct Failure {
 }
 
 /// A sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
     /// Its id.
+    #[schema(value_type = schema::SandboxId)]
     pub id: SandboxId,
     /// What it is.
     pub status: Status,
     /// What is under way.
     pub transition: Option<Transition>,
     /// How it ends.
+    #[schema(value_type = schema::Mode)]
     pub mode: Mode,
     /// The template's name when it was made.
     pub template: String,
     /// The template.
+    #[schema(value_type = schema::TemplateId)]
     pub template_id: TemplateId,
     /// The preset, if one was asked for.
     pub size: Option<String>,
@@ -207,13 +212,14 @@ pub struct Sandbox {
     /// What it takes on disk.
     pub storage: Storage,
     /// What it was forked from.
+    #[schema(value_type = Option<schema::SandboxId>)]
     pub parent_id: Option<SandboxId>,
     /// Why it failed.
     pub failure: Option<Failure>,
 }
 
 /// `GET /v1/sandboxes`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxList {
     /// Newest first.
     pub sandboxes: Vec<Sandbox>,
@@ -222,11 +228,12 @@ pub struct SandboxList {
 }
 
 /// Egress as it is asked for. Lists without a mode mean `deny_all`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EgressRequest {
     /// What happens to the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::EgressMode>)]
     pub mode: Option<String>,
     /// Allowed ranges.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -243,13 +250,14 @@ pub struct EgressRequest {
 }
 
 /// `POST /v1/sandboxes`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateSandbox {
     /// Template name, `name:tag` or id.
     pub template: String,
     /// `ephemeral` or `persistent`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Mode>)]
     pub mode: Option<String>,
     /// Lease; ephemeral only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -290,7 +298,7 @@ pub struct CreateSandbox {
 }
 
 /// `POST …/keepalive`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeepaliveRequest {
     /// From now; as created, if absent.
@@ -299,7 +307,7 @@ pub struct KeepaliveRequest {
 }
 
 /// `POST …/suspend`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SuspendRequest {
     /// Keep memory and processes; yes, if absent.

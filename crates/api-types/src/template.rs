@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use wakeful_model::{TemplateId, TemplateSource, TemplateStatus};
 
-use crate::{Egress, EgressRequest, Instant};
+use crate::{Egress, EgressRequest, Instant, schema};
 
 /// Why a build failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BuildError {
     /// The step.
     pub step: String,
@@ -19,19 +20,22 @@ pub struct BuildError {
 }
 
 /// A template.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Template {
     /// Its id.
+    #[schema(value_type = schema::TemplateId)]
     pub id: TemplateId,
     /// Its name.
     pub name: String,
     /// Its tags.
     pub tags: Vec<String>,
     /// How far it is.
+    #[schema(value_type = schema::TemplateStatus)]
     pub status: TemplateStatus,
     /// Why it failed.
     pub build_error: Option<BuildError>,
     /// Where it comes from.
+    #[schema(value_type = schema::TemplateSource)]
     pub source: TemplateSource,
     /// Commands run as this user.
     pub user: String,
@@ -52,19 +56,20 @@ pub struct Template {
 }
 
 /// `GET /v1/templates`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateList {
     /// By name.
     pub templates: Vec<Template>,
 }
 
 /// `POST /v1/templates`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTemplate {
     /// Its name.
     pub name: String,
     /// From what.
+    #[schema(value_type = schema::TemplateSource)]
     pub source: TemplateSource,
     /// Size of sandboxes that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +83,7 @@ pub struct CreateTemplate {
 }
 
 /// One line of `GET /v1/templates/{name}/logs`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum BuildEvent {
     /// The build went on.
@@ -95,6 +100,7 @@ pub enum BuildEvent {
     /// The last line: how the build stands.
     End {
         /// How far the template is.
+        #[schema(value_type = schema::TemplateStatus)]
         status: TemplateStatus,
         /// Why it failed.
         build_error: Option<BuildError>,

@@ -113,7 +113,7 @@ fn size(fields: &mut Fields) -> Result<Shape, Problem> {
     Ok((size, cpu, memory_mb, disk_mb))
 }
 
-fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, Problem> {
+pub(crate) fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, Problem> {
     let metadata = fields.map("metadata")?;
     let bytes: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
     let wrong = |detail: String| Err(Problem::field(Code::InvalidField, "metadata", detail));

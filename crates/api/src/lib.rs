@@ -13,14 +13,19 @@
 mod body;
 mod caller;
 mod create;
+mod events;
 mod execute;
 mod fields;
 mod files;
 mod follow;
 mod frames;
+mod idempotency;
 mod linger;
 mod meta;
+mod metrics;
+mod openapi;
 mod origin;
+mod patch;
 mod path;
 mod problem;
 mod processes;
@@ -60,17 +65,22 @@ pub struct ApiConfig {
 struct App {
     lifecycle: Lifecycle,
     config: Arc<ApiConfig>,
+    metrics: Arc<metrics::Metrics>,
 }
 
 /// All routes of the native surface, complete with their layers.
 pub fn router(lifecycle: Lifecycle, config: ApiConfig) -> Router {
     let config = Arc::new(config);
+    let metrics = Arc::new(metrics::Metrics::new(&lifecycle, &config.version));
     let files = || get(files::get).put(files::put).delete(files::delete).post(files::post);
     let routes = Router::new()
         .route("/healthz", get(meta::healthz))
+        .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/v1/info", get(meta::info))
         .route("/v1/sandboxes", get(sandboxes::list).post(sandboxes::create))
-        .route("/v1/sandboxes/{id}", get(sandboxes::get).delete(sandboxes::destroy))
+        .route("/v1/sandboxes/{id}", get(sandboxes::get).patch(patch::patch).delete(sandboxes::destroy))
+        .route("/v1/sandboxes/{id}/events", get(events::events))
         .route("/v1/sandboxes/{id}/keepalive", post(sandboxes::keepalive))
         .route("/v1/sandboxes/{id}/suspend", post(sandboxes::suspend))
         .route("/v1/sandboxes/{id}/wake", post(sandboxes::wake))
@@ -89,8 +99,8 @@ pub fn router(lifecycle: Lifecycle, config: ApiConfig) -> Router {
         .route("/v1/templates", get(templates::list).post(templates::create))
         .route("/v1/templates/{name}", get(templates::get).delete(templates::delete))
         .route("/v1/templates/{name}/logs", get(templates::logs))
-        .with_state(App { lifecycle, config: Arc::clone(&config) });
-    dressed(routes, config)
+        .with_state(App { lifecycle, config: Arc::clone(&config), metrics: Arc::clone(&metrics) });
+    dressed(routes, config).layer(axum::middleware::from_fn_with_state(metrics, metrics::count))
 }
 
 /// What every route has around it.

@@ -1,15 +1,18 @@
 //! Sandboxes: create, look, list, keep alive, suspend, wake, destroy.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, StatusCode, Uri, header};
+use http::{HeaderMap, StatusCode, Uri};
 use wakeful_api_types::SandboxList;
 use wakeful_lifecycle::{Filter, SandboxView};
-use wakeful_model::{Code, State as SandboxState};
+use wakeful_model::{Code, SandboxId, State as SandboxState};
 
 use crate::body::{Object, json};
 use crate::caller::Caller;
 use crate::fields::Fields;
+use crate::idempotency::{self, Key};
 use crate::path::Target;
 use crate::problem::Problem;
 use crate::query::{self, Query};
@@ -26,18 +29,23 @@ pub(crate) async fn create(
     State(app): State<App>,
     caller: Caller,
     uri: Uri,
+    headers: HeaderMap,
     body: Object,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
+    let key = Key::of(&headers, "POST /v1/sandboxes", &body.0)?;
     let new = create::new_sandbox(&caller.tenant, body.0)?;
     if let Some(name) = &new.runtime {
         check_runtime(&app, name)?;
     }
-    let view = app.lifecycle.create(new).await?;
-    let location = HeaderValue::try_from(format!("/v1/sandboxes/{}", view.row.id)).ok();
-    let mut response = answer(StatusCode::CREATED, view);
-    response.headers_mut().extend(location.map(|value| (header::LOCATION, value)));
-    Ok(response)
+    let created = |view: SandboxView| {
+        let location = format!("/v1/sandboxes/{}", view.row.id);
+        idempotency::answer(StatusCode::CREATED, location, &wire::sandbox(view))
+    };
+    let (making, finding, tenant) = (app.lifecycle.clone(), app.lifecycle.clone(), Arc::clone(&caller.tenant));
+    let make = async move |id| created(making.create_as(id, new).await?);
+    let made = async move |id: SandboxId| finding.created(&tenant, &id).await?.map(created).transpose();
+    idempotency::once(&app, &caller.tenant, key, SandboxId::random, make, made).await
 }
 
 /// A runtime that exists but cannot be used here is `lifecycle`'s to refuse.

@@ -1,20 +1,23 @@
 //! Templates: build, look, list, delete, and the log of a build.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{HeaderValue, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value};
 use wakeful_api_types::{BuildEvent, NDJSON, TemplateList};
 use wakeful_lifecycle::NewTemplate;
-use wakeful_model::{Code, TemplateSource};
+use wakeful_model::{Code, Template, TemplateId, TemplateSource};
 
 use crate::body::{Object, json};
 use crate::caller::Caller;
 use crate::create;
 use crate::fields::Fields;
+use crate::idempotency::{self, Key};
 use crate::path::TemplateName;
 use crate::problem::Problem;
 use crate::query::Query;
@@ -24,14 +27,23 @@ pub(crate) async fn create(
     State(app): State<App>,
     caller: Caller,
     uri: Uri,
+    headers: HeaderMap,
     body: Object,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    let template = app.lifecycle.create_template(new_template(&caller.tenant, body.0)?).await?;
-    let location = HeaderValue::try_from(format!("/v1/templates/{}", template.name)).ok();
-    let mut response = json(StatusCode::ACCEPTED, &wire::template(template));
-    response.headers_mut().extend(location.map(|value| (header::LOCATION, value)));
-    Ok(response)
+    let key = Key::of(&headers, "POST /v1/templates", &body.0)?;
+    let new = new_template(&caller.tenant, body.0)?;
+    let accepted = |template: Template| {
+        let location = format!("/v1/templates/{}", template.name);
+        idempotency::answer(StatusCode::ACCEPTED, location, &wire::template(template))
+    };
+    let (making, finding, tenant) = (app.lifecycle.clone(), app.lifecycle.clone(), Arc::clone(&caller.tenant));
+    let make = async move |id| accepted(making.create_template_as(id, new).await?);
+    let made = async move |id: TemplateId| match finding.template(&tenant, id.as_str()).await {
+        Err(error) if error.code() == Code::TemplateNotFound => Ok(None),
+        found => accepted(found?).map(Some),
+    };
+    idempotency::once(&app, &caller.tenant, key, TemplateId::random, make, made).await
 }
 
 fn new_template(tenant: &str, body: Map<String, Value>) -> Result<NewTemplate, Problem> {

@@ -41,6 +41,14 @@ pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
+/// A line of data among others.
+pub(crate) fn json_line(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
 /// A line of talk. Nobody is told when stderr is gone: there is no one left to tell.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{text}");

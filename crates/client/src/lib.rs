@@ -6,12 +6,15 @@
 
 mod address;
 mod error;
+mod events;
 mod files;
+mod patch;
 mod sandboxes;
 mod send;
 mod templates;
 
 pub use error::Error;
+pub use events::Events;
 pub use files::{Download, Upload};
 pub use sandboxes::ListQuery;
 pub use send::Client;

@@ -34,16 +34,16 @@ pub(crate) fn next(row: &Sandbox, unused: bool) -> Option<Deadline> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use jiff::SignedDuration;
     use wakeful_model::{Memory, Policy, SandboxId, TemplateId};
 
-    fn at(second: i64) -> Timestamp {
+    pub(crate) fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("a small number")
     }
 
-    fn row(state: State, change: impl FnOnce(&mut Policy)) -> Sandbox {
+    pub(crate) fn row(state: State, change: impl FnOnce(&mut Policy)) -> Sandbox {
         let mut policy = Policy {
             expires_at: None,
             on_expiry: OnExpiry::Destroy,

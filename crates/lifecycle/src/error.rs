@@ -105,6 +105,12 @@ pub enum Error {
         /// The largest preset that would fit.
         fits: Option<String>,
     },
+    /// The idempotency key stands for another call.
+    #[error("this Idempotency-Key was used with another request")]
+    IdempotencyMismatch,
+    /// The call that has the idempotency key does not end.
+    #[error("another call with this Idempotency-Key is under way")]
+    KeyBusy,
     /// No runtime can run it here.
     #[error("no runtime can run this: {0}")]
     RuntimeUnavailable(String),
@@ -161,7 +167,8 @@ impl Error {
             Self::SuspendedDuringExec { .. } => Code::SuspendedDuringExec,
             Self::Failed { .. } => Code::SandboxFailed,
             Self::Unresponsive { .. } => Code::GuestUnresponsive,
-            Self::Busy(_) => Code::Busy,
+            Self::IdempotencyMismatch => Code::IdempotencyMismatch,
+            Self::Busy(_) | Self::KeyBusy => Code::Busy,
             Self::WakeFailed { .. } => Code::WakeTimeout,
             Self::DiskFull { .. } => Code::DiskFull,
             Self::InsufficientCapacity { .. } => Code::InsufficientCapacity,
@@ -187,11 +194,13 @@ impl Error {
             | Self::NameTaken(_)
             | Self::Refused { .. }
             | Self::NotEphemeral(_)
+            | Self::IdempotencyMismatch
             | Self::SuspendedDuringExec { .. }
             | Self::Failed { .. } => Kind::Conflict,
             Self::DiskFull { .. } | Self::InsufficientCapacity { .. } => Kind::Exhausted,
             Self::Unresponsive { .. }
             | Self::Busy(_)
+            | Self::KeyBusy
             | Self::WakeFailed { .. }
             | Self::RuntimeUnavailable(_)
             | Self::ShuttingDown => Kind::Unavailable,
@@ -226,7 +235,8 @@ impl Error {
             Self::TemplateNotReady { name, .. } => Some(format!("GET /v1/templates/{name} tells how far it is")),
             Self::InsufficientCapacity { fits: Some(size), .. } => Some(format!("size {size} would fit")),
             Self::RuntimeUnavailable(_) => Some("wakeful doctor shows what is missing".into()),
-            Self::Busy(_) => Some("try again in a second".into()),
+            Self::IdempotencyMismatch => Some("use a new key for a new request".into()),
+            Self::Busy(_) | Self::KeyBusy => Some("try again in a second".into()),
             _ => None,
         }
     }

@@ -15,7 +15,10 @@ use wakeful_model::{Cause, Sandbox, SandboxId, State};
 use wakeful_store::{Filter, Store};
 
 use crate::access::{Access, Use};
+use crate::events::News;
 use crate::golden::Goldens;
+use crate::idempotency::{self, Turns};
+use crate::metrics::Metrics;
 use crate::owner::{self, Ask, Handle, Reply};
 use crate::templates::Builds;
 use crate::view::{Live, SandboxView};
@@ -103,6 +106,9 @@ pub(crate) struct Inner {
     pub(crate) owners: Mutex<HashMap<SandboxId, Handle>>,
     pub(crate) goldens: Goldens,
     pub(crate) builds: Builds,
+    pub(crate) turns: Turns,
+    pub(crate) news: News,
+    pub(crate) metrics: Metrics,
     /// Everything that outlives the call that began it.
     pub(crate) tasks: TaskTracker,
     /// Set when the daemon is about to end.
@@ -125,7 +131,7 @@ impl Inner {
     }
 
     /// The owner of a sandbox that is not destroyed, or its tombstone.
-    async fn find(&self, tenant: &str, id: &SandboxId) -> Result<Result<Handle, Sandbox>, Error> {
+    pub(crate) async fn find(&self, tenant: &str, id: &SandboxId) -> Result<Result<Handle, Sandbox>, Error> {
         for _ in 0..100 {
             let found = match self.owner(id) {
                 Some(handle) => Ok(handle),
@@ -185,6 +191,9 @@ impl Lifecycle {
             owners: Mutex::default(),
             goldens: Goldens::default(),
             builds: Builds::default(),
+            turns: Turns::default(),
+            news: News::default(),
+            metrics: Metrics::default(),
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
         });
@@ -196,6 +205,7 @@ impl Lifecycle {
                     () = sweeper.draining.cancelled() => return,
                     () = tokio::time::sleep(TOMBSTONE_SWEEP) => {}
                 }
+                idempotency::sweep(&sweeper).await;
                 let Ok(before) = Timestamp::now().checked_sub(sweeper.defaults.tombstone) else { continue };
                 if let Err(error) = sweeper.store.forget_destroyed(before).await {
                     warn!(error = error_chain(&error), "could not forget old tombstones");
@@ -231,8 +241,16 @@ impl Lifecycle {
     /// # Errors
     /// See [`Error::code`].
     pub async fn create(&self, new: NewSandbox) -> Result<SandboxView, Error> {
+        self.create_as(SandboxId::random(), new).await
+    }
+
+    /// Makes a sandbox with this id, which must be a new one.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub async fn create_as(&self, id: SandboxId, new: NewSandbox) -> Result<SandboxView, Error> {
         self.refuse_if_draining()?;
-        let (id, answer) = ops::create::admit(&self.inner, new).await?;
+        let (id, answer) = ops::create::admit(&self.inner, id, new).await?;
         answer.await.unwrap_or(Err(Error::ShuttingDown))?;
         self.view_of(&id).await
     }
@@ -383,7 +401,7 @@ impl Lifecycle {
         if self.is_draining() { Err(Error::ShuttingDown) } else { Ok(()) }
     }
 
-    async fn find_live(&self, tenant: &str, id: &SandboxId) -> Result<(), Error> {
+    pub(crate) async fn find_live(&self, tenant: &str, id: &SandboxId) -> Result<(), Error> {
         match self.inner.find(tenant, id).await? {
             Ok(_) => Ok(()),
             Err(row) => Err(Error::Refused { id: row.id, refusal: wakeful_model::Refusal::Destroyed }),
@@ -391,7 +409,7 @@ impl Lifecycle {
     }
 
     /// Puts an ask before the owner and waits for its answer. The work goes on if the caller hangs up.
-    async fn ask(&self, id: &SandboxId, ask: Ask) -> Result<Reply, Error> {
+    pub(crate) async fn ask(&self, id: &SandboxId, ask: Ask) -> Result<Reply, Error> {
         // An owner ends when its sandbox is destroyed, also with asks before it; to some that is the answer they want.
         let gone = if matches!(ask, Ask::Destroy { .. }) {
             Ok(Reply::Done)

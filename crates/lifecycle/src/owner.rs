@@ -12,6 +12,7 @@ use crate::compaction::Compaction;
 use crate::deadline::{self, Deadline};
 use crate::lifecycle::{Inner, error_chain};
 use crate::uses::{News, Uses};
+use crate::patch::Patch;
 use crate::view::{Awake, AwakeReason, Live};
 use crate::{Error, guest, ops};
 use jiff::{SignedDuration, Timestamp};
@@ -21,7 +22,8 @@ use tracing::{error, info, warn};
 use wakeful_driver::{Engine, Exit};
 use wakeful_guest_client::Guest;
 use wakeful_model::{
-    Cause, EventType, Fact, Failure, Mode, Op, Outcome, Sandbox, State, Transition, Verdict, decide, machine, observe,
+    Cause, Code, EventType, Fact, Failure, Mode, Op, Outcome, Sandbox, State, Transition, Verdict, decide, machine,
+    observe,
 };
 
 /// How long an automatic operation that failed is left alone.
@@ -40,6 +42,7 @@ pub(crate) enum Ask {
     Suspend { memory: bool },
     Wake { join: bool },
     Keepalive { timeout: Option<Duration> },
+    Patch { patch: Box<Patch>, cause: Cause },
     Destroy { cause: Cause },
 }
 
@@ -90,7 +93,7 @@ pub(crate) enum Plan {
 }
 
 impl Plan {
-    const fn op(&self) -> Op {
+    pub(crate) const fn op(&self) -> Op {
         match self {
             Self::Create => Op::Create,
             Self::Suspend { .. } => Op::Suspend,
@@ -236,6 +239,7 @@ impl Owner {
             Ask::Suspend { .. } => machine::Ask::Suspend,
             Ask::Wake { join } => machine::Ask::Wake { join },
             Ask::Keepalive { .. } => machine::Ask::Keepalive,
+            Ask::Patch { .. } => machine::Ask::Change,
             Ask::Destroy { .. } => machine::Ask::Destroy,
         };
         match decide(self.row.state, self.under_way(), question) {
@@ -244,7 +248,9 @@ impl Owner {
                     (Ask::Suspend { memory }, _) => Plan::Suspend { memory: *memory, cause: Cause::Api },
                     (Ask::Destroy { cause }, _) => Plan::Destroy { cause: *cause },
                     (Ask::Access { .. }, _) => Plan::Wake { cause: Cause::Access },
-                    (Ask::Wake { .. } | Ask::Keepalive { .. }, _) => Plan::Wake { cause: Cause::Api },
+                    (Ask::Wake { .. } | Ask::Keepalive { .. } | Ask::Patch { .. }, _) => {
+                        Plan::Wake { cause: Cause::Api }
+                    }
                 };
                 self.waiters.push(Waiter { ask, reply, bound: true });
                 self.begin(plan, false).await;
@@ -266,6 +272,7 @@ impl Owner {
         let answer = match ask {
             Ask::Access { why } => self.grant_access(why).await,
             Ask::Keepalive { timeout } => self.extend_lease(timeout).await.map(|()| Reply::Done),
+            Ask::Patch { patch, cause } => self.change(*patch, cause).await.map(|()| Reply::Done),
             Ask::Wake { .. } => {
                 self.note_activity(Timestamp::now());
                 Ok(Reply::Done)
@@ -320,15 +327,34 @@ impl Owner {
         Ok(())
     }
 
+    /// One write, or none if nothing changes.
+    async fn change(&mut self, patch: Patch, cause: Cause) -> Result<(), Error> {
+        if patch.clone().apply(&self.row, ops::now())? == self.row {
+            return Ok(());
+        }
+        let compacting = self.stop_compaction().await;
+        let after = patch.apply(&self.row, ops::now())?;
+        let egress = after.egress != self.row.egress;
+        let event = egress.then(|| ops::event(&after, EventType::EgressChanged, cause, None, None));
+        let written = ops::swap(&self.inner, after, event.as_ref()).await.map(|row| self.row = row);
+        if compacting {
+            self.compaction = Compaction::begin(&self.inner, &self.row);
+        }
+        written
+    }
+
     // ---- operations
+
+    /// It writes the row, as whoever calls this is about to do. Whether there was one.
+    async fn stop_compaction(&mut self) -> bool {
+        let Some(compaction) = self.compaction.take() else { return false };
+        self.row = compaction.cancel().await.unwrap_or_else(|| self.row.clone());
+        true
+    }
 
     /// Writes the intent and starts the operation. If the intent cannot be written, whoever waits for it is told.
     async fn begin(&mut self, plan: Plan, automatic: bool) {
-        if let Some(compaction) = self.compaction.take()
-            && let Some(row) = compaction.cancel().await
-        {
-            self.row = row;
-        }
+        self.stop_compaction().await;
         let now = wakeful_model::at_microseconds(Timestamp::now());
         let mut row = self.row.clone();
         row.transition =
@@ -371,6 +397,7 @@ impl Owner {
             }
             Err(panic) => {
                 error!(sandbox_id = %self.row.id, op = %plan.op(), %panic, "operation panicked");
+                self.inner.metrics.operation(plan.op(), Duration::ZERO, Some(Code::Internal));
                 Err(Arc::new(self.fail_after_panic(&plan, panic.to_string()).await))
             }
         };
@@ -538,6 +565,7 @@ impl Owner {
                 }
             }
         }
+        self.inner.metrics.state_change(self.live.borrow().row.state, self.row.state);
         self.live.send_replace(Live { row: self.row.clone(), awake_because, sleeps_at });
     }
 }

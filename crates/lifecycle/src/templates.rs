@@ -258,6 +258,14 @@ impl Lifecycle {
     /// # Errors
     /// If its name is taken or no name.
     pub async fn create_template(&self, new: NewTemplate) -> Result<Template, Error> {
+        self.create_template_as(TemplateId::random(), new).await
+    }
+
+    /// Begins to build a template with this id, which must be a new one.
+    ///
+    /// # Errors
+    /// As [`create_template`](Self::create_template).
+    pub async fn create_template_as(&self, id: TemplateId, new: NewTemplate) -> Result<Template, Error> {
         if self.is_draining() {
             return Err(Error::ShuttingDown);
         }
@@ -268,7 +276,7 @@ impl Lifecycle {
         let default_size = new.default_size.unwrap_or_else(|| self.inner.defaults.template_size.clone());
         preset(&default_size).map_err(|error| Error::invalid(Code::InvalidSize, "default_size", error.to_string()))?;
         let template = Template {
-            id: TemplateId::random(),
+            id,
             version: 1,
             tenant: new.tenant,
             name: new.name,

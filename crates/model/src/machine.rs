@@ -124,6 +124,8 @@ pub enum Ask {
     },
     /// Give it a new lease.
     Keepalive,
+    /// Change what its row says of it: labels, policy.
+    Change,
     /// End it.
     Destroy,
 }
@@ -177,6 +179,7 @@ pub const fn decide(at: State, under_way: Option<Op>, ask: Ask) -> Verdict {
         Ask::Suspend => decide_suspend(at, under_way),
         Ask::Wake { join } => decide_wake(at, under_way, join),
         Ask::Keepalive => decide_keepalive(at, under_way),
+        Ask::Change => decide_change(at, under_way),
         Ask::Destroy => decide_destroy(at, under_way),
     }
 }
@@ -243,6 +246,21 @@ const fn decide_keepalive(at: State, under_way: Option<Op>) -> Verdict {
             Verdict::Refuse(Refusal::NotRunning)
         }
         (Creating | Running | Suspended(_) | Failed(_), Some(Op::Destroy)) => Verdict::Refuse(Refusal::NotRunning),
+        (Creating | Running | Suspended(_) | Failed(_), Some(op @ (Op::Create | Op::Suspend | Op::Wake))) => {
+            Verdict::After(op)
+        }
+    }
+}
+
+/// Needs no engine, only that nobody else is writing the row.
+const fn decide_change(at: State, under_way: Option<Op>) -> Verdict {
+    use State::{Creating, Destroyed, Failed, Running, Suspended};
+    match (at, under_way) {
+        (Creating | Running | Suspended(_) | Failed(_), None) => Verdict::Already,
+        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy)) => {
+            Verdict::Refuse(Refusal::Destroyed)
+        }
+        (Creating | Running | Suspended(_) | Failed(_), Some(Op::Destroy)) => Verdict::Refuse(Refusal::Destroyed),
         (Creating | Running | Suspended(_) | Failed(_), Some(op @ (Op::Create | Op::Suspend | Op::Wake))) => {
             Verdict::After(op)
         }
@@ -385,6 +403,7 @@ mod tests {
             Ask::Wake { join: true },
             Ask::Wake { join: false },
             Ask::Keepalive,
+            Ask::Change,
             Ask::Destroy,
         ]
     }

@@ -3,6 +3,8 @@
 
 mod server;
 
+mod events;
+mod idempotency;
 mod meta;
 mod raw;
 mod sandboxes;

@@ -27,7 +27,13 @@ async fn routes_and_methods() {
         ("GET /v2/sandboxes".to_owned(), (404, "route_not_found")),
         (format!("POST /v1/sandboxes/{id}/fork"), (404, "route_not_found")),
         (format!("GET /v1/sandboxes/{id}/processes"), (404, "route_not_found")),
-        (format!("PATCH /v1/sandboxes/{id}"), (405, "method_not_allowed")),
+        (format!("PUT /v1/sandboxes/{id}"), (405, "method_not_allowed")),
+        (format!("PATCH /v1/sandboxes/{id}"), (409, "sandbox_destroyed")),
+        (format!("GET /v1/sandboxes/{id}/events?after=x"), (400, "invalid_field")),
+        (format!("GET /v1/sandboxes/{id}/events?limit=0"), (400, "invalid_field")),
+        (format!("GET /v1/sandboxes/{id}/events?limit=1001"), (400, "invalid_field")),
+        ("GET /v1/sandboxes/aaaaaaaaaaaaaaaaaaaa/events".to_owned(), (404, "sandbox_not_found")),
+        ("GET /metrics?name=x".to_owned(), (400, "unknown_field")),
         ("DELETE /v1/sandboxes".to_owned(), (405, "method_not_allowed")),
         (format!("GET /v1/sandboxes/{id}/execute"), (405, "method_not_allowed")),
         ("GET /v1/sandboxes/sbx_abc123".to_owned(), (404, "sandbox_not_found")),
@@ -94,5 +100,32 @@ async fn bodies() {
     ] {
         let (status, code) = server.code(line, body).await;
         assert_eq!((status, code.as_str()), wanted, "{line} {body:.80}");
+    }
+}
+
+/// Each path takes the methods that the document says, and no others.
+#[tokio::test]
+async fn methods_are_as_described() {
+    let server = Server::start().await;
+    let answer = server.raw(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let document: serde_json::Value = serde_json::from_str(body).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() > 10);
+    for (path, item) in paths {
+        let line = format!("BREW {}", path.replace(['{', '}'], ""));
+        let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let answer = server.raw(request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 405"), "{path}: {answer}");
+        let allow = answer.lines().find_map(|line| line.strip_prefix("allow: ")).unwrap();
+        let mut allowed: Vec<String> = allow.split(',').map(|method| method.trim().to_lowercase()).collect();
+        let mut described: Vec<String> = item.as_object().unwrap().keys().cloned().collect();
+        // What can be got can be asked for without its body.
+        if described.contains(&"get".to_owned()) && !described.contains(&"head".to_owned()) {
+            described.push("head".into());
+        }
+        allowed.sort();
+        described.sort();
+        assert_eq!(allowed, described, "{path}");
     }
 }

@@ -19,6 +19,8 @@ const COMMANDS: &[&str] = &[
     "sandbox suspend",
     "sandbox wake",
     "sandbox keepalive",
+    "sandbox update",
+    "sandbox events",
     "sandbox destroy",
     "template",
     "template create",

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::SignedDuration;
 use tokio::sync::oneshot;
 use tracing::error;
 use wakeful_driver::Source;
@@ -19,6 +18,7 @@ use super::{event, machine_of, now, swap};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
+use crate::patch::bounded;
 use crate::{Error, NewSandbox, crash, files};
 
 /// How long a fresh clone may take to answer.
@@ -28,8 +28,8 @@ const FIRST_ANSWER: Duration = Duration::from_secs(20);
 pub(crate) type Answer = oneshot::Receiver<Result<Reply, Error>>;
 
 /// Checks the request against template, defaults and limits, writes the row with its intent, and gives it an owner.
-pub(crate) async fn admit(inner: &Arc<Inner>, new: NewSandbox) -> Result<(SandboxId, Answer), Error> {
-    let row = resolve(inner, new).await?;
+pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) -> Result<(SandboxId, Answer), Error> {
+    let row = resolve(inner, id, new).await?;
     inner.store.insert_sandbox(&row, None).await?;
     let id = row.id.clone();
     let (reply, answer) = oneshot::channel();
@@ -37,7 +37,7 @@ pub(crate) async fn admit(inner: &Arc<Inner>, new: NewSandbox) -> Result<(Sandbo
     Ok((id, answer))
 }
 
-async fn resolve(inner: &Inner, new: NewSandbox) -> Result<Sandbox, Error> {
+async fn resolve(inner: &Inner, id: SandboxId, new: NewSandbox) -> Result<Sandbox, Error> {
     let template = inner.find_template(&new.tenant, &new.template).await?;
     let base = match (template.status, &template.base) {
         (TemplateStatus::Ready, Some(base)) => base.clone(),
@@ -69,7 +69,6 @@ async fn resolve(inner: &Inner, new: NewSandbox) -> Result<Sandbox, Error> {
         )));
     }
 
-    let id = SandboxId::random();
     let now = now();
     let mut secret = [0u8; 32];
     getrandom::fill(&mut secret).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
@@ -116,15 +115,14 @@ async fn resolve(inner: &Inner, new: NewSandbox) -> Result<Sandbox, Error> {
 
 fn policy(inner: &Inner, new: &NewSandbox, now: jiff::Timestamp) -> Policy {
     let defaults = &inner.defaults;
-    let signed = |duration: Duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
-    let hard_expires_at = new.hard_ttl.and_then(|ttl| now.checked_add(ttl).ok());
+    let hard_expires_at = new.hard_ttl.and_then(|ttl| now.checked_add(bounded(ttl)).ok());
     match new.mode {
         Mode::Ephemeral => {
             let timeout = new.timeout.unwrap_or(defaults.timeout).min(defaults.max_timeout);
             Policy {
                 expires_at: now.checked_add(timeout).ok(),
                 on_expiry: OnExpiry::Destroy,
-                timeout: Some(signed(timeout)),
+                timeout: Some(bounded(timeout)),
                 idle_timeout: None,
                 hard_expires_at,
                 auto_resume: new.auto_resume,
@@ -136,7 +134,7 @@ fn policy(inner: &Inner, new: &NewSandbox, now: jiff::Timestamp) -> Policy {
             expires_at: None,
             on_expiry: OnExpiry::Suspend,
             timeout: None,
-            idle_timeout: Some(signed(new.idle_timeout.unwrap_or(defaults.idle_timeout))),
+            idle_timeout: Some(bounded(new.idle_timeout.unwrap_or(defaults.idle_timeout))),
             hard_expires_at,
             auto_resume: new.auto_resume,
             resume_lease: None,

@@ -6,7 +6,7 @@ mod suspend;
 mod wake;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use wakeful_driver::Machine;
@@ -22,18 +22,26 @@ pub(crate) use wake::remove_stale_images;
 
 /// Runs an operation to its end, whatever its caller does.
 pub(crate) async fn run(inner: Arc<Inner>, row: Sandbox, held: Held, plan: Plan) -> Finished {
-    match plan {
+    let (op, began) = (plan.op(), Instant::now());
+    let finished = match plan {
         Plan::Create => create::run(&inner, row).await,
         Plan::Suspend { memory, cause } => suspend::run(&inner, row, held, memory, cause).await,
         Plan::Wake { cause } => wake::run(&inner, row, cause).await,
         Plan::Destroy { cause } => destroy::run(&inner, row, held, cause).await,
-    }
+    };
+    inner.metrics.operation(op, began.elapsed(), finished.result.as_ref().err().map(Error::code));
+    finished
 }
 
 /// One durable write: compares the version, writes the row and its event.
 pub(crate) async fn swap(inner: &Inner, mut row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
+    let began = Instant::now();
     match inner.store.swap_sandbox(&row, event).await? {
         Swap::Swapped(version) => {
+            inner.metrics.write(began.elapsed());
+            if event.is_some() {
+                inner.news.tell(&row.id);
+            }
             row.version = version;
             Ok(row)
         }

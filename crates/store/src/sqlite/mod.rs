@@ -14,7 +14,6 @@
 
 mod claims;
 mod events;
-
 mod resources;
 mod row;
 mod sandboxes;

@@ -3,12 +3,14 @@
 mod create;
 mod destroy;
 mod download;
+mod events;
 mod exec;
 mod keepalive;
 mod list;
 mod run;
 mod status;
 mod suspend;
+mod update;
 mod upload;
 mod wake;
 
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Suspend(suspend::Suspend),
     Wake(wake::Wake),
     Keepalive(keepalive::Keepalive),
+    Update(update::Update),
+    Events(events::Events),
     #[command(visible_alias = "rm")]
     Destroy(destroy::Destroy),
 }
@@ -52,6 +56,8 @@ impl Command {
             Self::Suspend(args) => or_interrupt(args.run(&client, json)).await,
             Self::Wake(args) => or_interrupt(args.run(&client, json)).await,
             Self::Keepalive(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Update(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Events(args) => or_interrupt(args.run(&client, json)).await,
             Self::Destroy(args) => {
                 args.confirm()?;
                 or_interrupt(args.run(&client)).await

@@ -1,0 +1,104 @@
+//! How the types of `model` look in the OpenAPI document. `model` itself knows no documents.
+
+use std::borrow::Cow;
+
+use serde_json::json;
+use strum::IntoEnumIterator;
+use utoipa::openapi::schema::{Object, ObjectBuilder, OneOfBuilder, SchemaFormat, Type};
+use utoipa::openapi::{KnownFormat, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::{DurationText, Instant};
+
+macro_rules! stands_for {
+    ($(#[$doc:meta])* $name:ident, $schema:expr) => {
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                $schema.into()
+            }
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+        }
+    };
+}
+
+fn id(prefix: &str, what: &str) -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(format!("^({prefix})?[a-z][a-z2-7]{{19}}$")))
+        .description(Some(format!("The id of a {what}; taken with and without its prefix, printed with it")))
+        .examples([json!(format!("{prefix}k3v7q2m5x6a4b2c7d5ef"))])
+        .build()
+}
+
+fn words<W: ToString>(words: impl IntoIterator<Item = W>, what: &str) -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(words.into_iter().map(|word| word.to_string())))
+        .description(Some(what))
+        .build()
+}
+
+stands_for!(SandboxId, id("sbx_", "sandbox"));
+stands_for!(TemplateId, id("tpl_", "template"));
+stands_for!(Mode, words(["ephemeral", "persistent"], "How a sandbox ends: with its lease, or not by itself"));
+stands_for!(EgressMode, words(["allow_all", "deny_all"], "What happens to traffic that no list names"));
+stands_for!(TemplateStatus, words(["pending", "building", "ready", "failed", "deleted"], "How far a template is"));
+stands_for!(EventType, words(wakeful_model::EventType::iter(), "What happened"));
+stands_for!(Cause, words(wakeful_model::Cause::iter(), "Why it happened"));
+stands_for!(
+    TemplateSource,
+    OneOfBuilder::new()
+        .item(
+            ObjectBuilder::new()
+                .title(Some("Debian packages"))
+                .property("kind", words(["debian"], "From Debian packages"))
+                .required("kind")
+                .property("suite", ObjectBuilder::new().schema_type(Type::String).description(Some("The release")))
+                .required("suite")
+                .property("packages", <Vec<String>>::schema())
+                .additional_properties(Some(utoipa::openapi::schema::AdditionalProperties::FreeForm(false)))
+        )
+        .description(Some("Where a template comes from"))
+);
+
+impl PartialSchema for Instant {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
+            .description(Some("RFC 3339, UTC, milliseconds"))
+            .examples([json!("2026-04-05T14:30:00.000Z")])
+            .into()
+    }
+}
+
+impl ToSchema for Instant {}
+
+impl PartialSchema for DurationText {
+    fn schema() -> RefOr<Schema> {
+        OneOfBuilder::new()
+            .item(
+                ObjectBuilder::new()
+                    .schema_type(Type::String)
+                    .pattern(Some("^([0-9]+(ms|s|m|h|d))+$"))
+                    .examples([json!("90s"), json!("1h30m")]),
+            )
+            .item(ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).description(Some("Seconds")))
+            .description(Some("A duration as people write it, or a whole number of seconds"))
+            .into()
+    }
+}
+
+impl ToSchema for DurationText {
+    fn name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+}
