@@ -1,6 +1,7 @@
 //! The whole system as a user meets it: the real daemon over HTTP, real guests on real engines.
 
 mod bad_input;
+mod changes;
 mod clones;
 mod command_line;
 mod crash;
@@ -8,7 +9,9 @@ mod deadlines;
 mod exec;
 mod files;
 mod guest_faults;
+mod idempotency;
 mod images;
+mod openapi;
 mod sleep;
 mod streams;
 mod support;
