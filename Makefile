@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup build lint test prepare demo clean
+.PHONY: help setup build lint test prepare demo fuzz clean
 
 CARGO ?= cargo
 # Kernel, engine, templates and golden snapshots that demo and tests share; made once.
@@ -38,6 +38,9 @@ endif
 
 demo: prepare  ## Create, count in memory, sleep, wake, and check it from outside
 	@$(CARGO) run --release --locked --quiet --package wakeful-testkit --bin wakeful-demo
+
+fuzz: setup  ## Every reader of foreign bytes under libFuzzer, for as long as ARGS says
+	scripts/fuzz $(ARGS)
 
 clean:  ## Everything that was built
 	$(CARGO) clean

@@ -44,7 +44,7 @@ fn too_large() -> Problem {
     Problem::new(Code::BodyTooLarge, format!("the body is larger than {LIMIT} bytes"))
 }
 
-fn parse(bytes: &[u8]) -> Result<Map<String, Value>, Problem> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Map<String, Value>, Problem> {
     if bytes.trim_ascii().is_empty() {
         return Ok(Map::new());
     }

@@ -20,6 +20,8 @@ mod files;
 mod follow;
 mod frames;
 mod idempotency;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod linger;
 mod meta;
 mod metrics;

@@ -66,7 +66,7 @@ pub(crate) async fn list(State(app): State<App>, caller: Caller, uri: Uri) -> Re
     Ok(json(StatusCode::OK, &SandboxList { sandboxes, next_cursor }))
 }
 
-fn filter(tenant: &str, uri: &Uri) -> Result<Filter, Problem> {
+pub(crate) fn filter(tenant: &str, uri: &Uri) -> Result<Filter, Problem> {
     let mut query = Query::of(uri, &["status", "mode", "template", "metadata.", "limit", "cursor"])?;
     let status = query.take("status");
     if status.as_deref().is_some_and(|status| !SandboxState::NAMES.contains(&status)) {

@@ -46,7 +46,7 @@ pub(crate) async fn create(
     idempotency::once(&app, &caller.tenant, key, TemplateId::random, make, made).await
 }
 
-fn new_template(tenant: &str, body: Map<String, Value>) -> Result<NewTemplate, Problem> {
+pub(crate) fn new_template(tenant: &str, body: Map<String, Value>) -> Result<NewTemplate, Problem> {
     let missing = |field: &str| Problem::field(Code::MissingField, field, format!("{field} is required"));
     let mut fields = Fields::of(body, &["name", "source", "default_size", "env", "egress"])?;
     let name = fields.string("name", Code::InvalidName)?.ok_or_else(|| missing("name"))?;

@@ -72,7 +72,12 @@ enum Port {
 impl Qmp {
     /// Connects to the socket, which listens since before the engine was started, and waits until the engine speaks.
     pub(crate) async fn connect(path: &Path, deadline: Duration) -> Result<Self, Failure> {
-        let stream = Arc::new(UnixStream::connect(path).await.map_err(|_| Failure::Closed)?);
+        Self::over(UnixStream::connect(path).await.map_err(|_| Failure::Closed)?, deadline).await
+    }
+
+    /// The same on a connection that is there already.
+    pub(crate) async fn over(stream: UnixStream, deadline: Duration) -> Result<Self, Failure> {
+        let stream = Arc::new(stream);
         let shared =
             Arc::new(Shared { waiting: Mutex::new(Some(HashMap::new())), port: watch::channel(Port::Closed).0 });
         let (greeted, greeting) = oneshot::channel();

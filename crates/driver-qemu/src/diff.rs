@@ -37,6 +37,20 @@ fn digest(header: &[u8], index: &[u8]) -> String {
     blake3::Hasher::new().update(header).update(index).finalize().to_hex().to_string()
 }
 
+/// The digest that a file's account would have, whatever is in it.
+#[cfg(feature = "fuzz")]
+pub(crate) fn digest_of(file: &File) -> io::Result<String> {
+    let mut head = [0; PAGE_BYTES];
+    file.read_exact_at(&mut head, 0)?;
+    let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+    let start =
+        number(16).checked_mul(PAGE).and_then(|data| data.checked_add(PAGE)).ok_or(io::ErrorKind::InvalidData)?;
+    let length = file.metadata()?.len().checked_sub(start).ok_or(io::ErrorKind::InvalidData)?;
+    let mut index = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    file.read_exact_at(&mut index, start)?;
+    Ok(digest(&head, &index))
+}
+
 /// Writes the pages in which `pid` differs from the base that it maps to the empty file `out`, and gives its account.
 /// Not synced.
 pub(crate) fn write(

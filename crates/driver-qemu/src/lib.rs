@@ -23,6 +23,8 @@ mod diff;
 mod engine;
 mod engines;
 mod files;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod host;
 mod initramfs;
 mod jail;
