@@ -36,6 +36,9 @@ impl Accelerator {
     }
 }
 
+/// Size of the emulator's translation buffer, as the option above says.
+pub(crate) const TRANSLATION_MB: u64 = 64;
+
 /// For the kernel: quiet, quick, no hardware that a microvm does not have, and an end instead of a panic loop.
 const CMDLINE: &str = "reboot=t panic=-1 quiet loglevel=0 nokaslr mitigations=off apparmor=0 audit=0 \
     cryptomgr.notests random.trust_cpu=on no_timer_check init_on_alloc=0 rodata=off 8250.nr_uarts=0 \
@@ -69,7 +72,8 @@ pub(crate) enum Start<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arguments<'a> {
     pub(crate) engine: &'a Pinned,
-    pub(crate) engine_dir: BorrowedFd<'a>,
+    /// Its directory, if it stays in our own world; inside walls the directory is the root.
+    pub(crate) engine_dir: Option<BorrowedFd<'a>>,
     pub(crate) accelerator: Accelerator,
     pub(crate) machine: Machine,
     pub(crate) memory: BorrowedFd<'a>,
@@ -85,16 +89,20 @@ pub(crate) struct Arguments<'a> {
 impl Arguments<'_> {
     /// The loader, as the engine finds it; it is what is executed.
     pub(crate) fn program(&self) -> PathBuf {
-        PathBuf::from(through(self.engine_dir) + "/lib/ld-linux-x86-64.so.2")
+        PathBuf::from(self.home() + "/lib/ld-linux-x86-64.so.2")
     }
 
     /// Where Debian's QEMU finds its emulator, which is a module.
     pub(crate) fn environment(&self) -> [(&'static str, OsString); 2] {
-        [("QEMU_MODULE_DIR", (through(self.engine_dir) + "/modules").into()), ("LC_ALL", "C".into())]
+        [("QEMU_MODULE_DIR", (self.home() + "/modules").into()), ("LC_ALL", "C".into())]
+    }
+
+    fn home(&self) -> String {
+        self.engine_dir.map_or_else(String::new, through)
     }
 
     pub(crate) fn list(&self) -> Vec<OsString> {
-        let dir = through(self.engine_dir);
+        let dir = self.home();
         let loader = ["--inhibit-cache", "--library-path", &format!("{dir}/lib")].map(OsString::from);
         let program =
             [format!("{dir}/bin/qemu-system-x86_64"), "-L".into(), format!("{dir}/share")].map(OsString::from);
@@ -157,7 +165,7 @@ pub(crate) fn shape(engine: &Pinned, accelerator: Accelerator) -> String {
     let fd = stdin.as_fd();
     let arguments = Arguments {
         engine,
-        engine_dir: fd,
+        engine_dir: None,
         accelerator,
         machine: Machine { cpu: 1, memory_mb: 0, disk_mb: 0 },
         memory: fd,

@@ -149,7 +149,7 @@ impl Engine for QemuEngine {
                 data: self.place.data.clone(),
                 into: into.to_owned(),
                 state,
-                jail: self.host.jail,
+                jail: self.host.jail.clone(),
                 engine,
             };
             blocking(move || saving.write()).await
@@ -163,7 +163,7 @@ impl Engine for QemuEngine {
 
     async fn exited(&self) -> Exit {
         let status = self.process.ended().await;
-        Exit { status, output: self.output() }
+        Exit { status, output: self.output(), out_of_memory: self.host.jail.cgroups.out_of_memory(&self.place.run) }
     }
 
     async fn kill(&self) -> Result<(), Error> {

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use wakeful_driver::Error;
 
 use crate::files;
+use crate::jail::DEVICES;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 const LOADER: &str = "ld-linux-x86-64.so.2";
@@ -98,22 +99,30 @@ impl Pinned {
         entries.flatten().filter_map(|entry| Self::open(data_dir, entry.file_name().to_str()?)).collect()
     }
 
-    /// Opens its directory for a process that is about to run from it. The descriptor holds a shared lock, which goes
-    /// over to the process: while one lives, the directory is not removed.
-    pub(crate) fn enter(&self) -> io::Result<OwnedFd> {
-        let dir = self.open_dir()?;
-        flock(&dir, FlockOperation::NonBlockingLockShared)?;
+    /// For a process that is about to run from it: a shared lock, which goes over to the process, so that the directory is
+    /// not removed while one lives. The lock is on the account: a descriptor of the directory would lead out of it.
+    pub(crate) fn enter(&self) -> io::Result<File> {
+        let account = self.path.join(ACCOUNT);
+        let lock = files::open_regular(&account, false)?;
+        flock(&lock, FlockOperation::NonBlockingLockShared)?;
         // Whoever removed it before the lock has removed the account first.
-        fs::metadata(self.path.join(ACCOUNT))?;
-        Ok(dir)
+        fs::metadata(account)?;
+        // Where walls put what is not the engine's own.
+        files::make_dir(&self.path.join("proc"), 0o555)?;
+        files::make_dir(&self.path.join("dev"), 0o755)?;
+        for (device, _) in DEVICES {
+            let place = self.path.join(device.trim_start_matches('/'));
+            File::options().write(true).create(true).truncate(false).mode(0o644).open(place)?;
+        }
+        Ok(lock)
     }
 
     /// Removes it, unless a process runs from it; says whether it is gone. The account goes first, so that half of an
     /// engine is never found.
     pub(crate) fn remove(&self) -> Result<bool, Error> {
         let failed = |source| Error::io("remove an engine that no image needs", source);
-        match self.open_dir() {
-            Ok(dir) => match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+        match files::open_regular(&self.path.join(ACCOUNT), false) {
+            Ok(lock) => match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
                     files::absent_is_fine(fs::remove_file(self.path.join(ACCOUNT))).map_err(failed)?;
                     files::absent_is_fine(fs::remove_dir_all(&self.path)).map_err(failed)?;
@@ -127,7 +136,8 @@ impl Pinned {
         }
     }
 
-    fn open_dir(&self) -> io::Result<OwnedFd> {
+    /// A descriptor of the directory, for a process that is not walled in it.
+    pub(crate) fn open_dir(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(CWD, &self.path, flags, Mode::empty())?)
     }

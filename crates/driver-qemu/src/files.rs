@@ -23,6 +23,16 @@ pub(crate) fn open_regular(path: &Path, write: bool) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens a file for an engine's output, which goes to its end; makes it if it is not there.
+pub(crate) fn open_log(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = File::options().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
+    }
+    Ok(file)
+}
+
 /// A new file that only we can read.
 pub(crate) fn create_new(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
@@ -118,6 +128,8 @@ mod tests {
         let pipe = dir.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).expect("can be made");
         assert!(open_regular(&pipe, false).is_err());
+        assert!(open_log(&pipe).is_err() && open_log(&link).is_err());
+        assert!(open_log(&file).is_ok() && open_log(&dir.path().join("new")).is_ok());
     }
 
     #[test]

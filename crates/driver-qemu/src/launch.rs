@@ -11,23 +11,24 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
 use serde_json::json;
 use wakeful_driver::{Error, Image, Machine, MemoryBase, Place, Source};
 use wakeful_sys::{copy, pages, pidfd, spawn};
 
 use crate::boot::{self, Accelerator, Arguments, Start};
+use crate::cgroup::Cgroup;
 use crate::control::{Failure, Incoming, Qmp};
 use crate::diff::Diff;
 use crate::engine::{QemuEngine, explain};
 use crate::engines::Pinned;
 use crate::host::{Host, blocking};
+use crate::jail::{Jail, World};
 use crate::place::{self, Memory, Record};
 use crate::process::Process;
 use crate::snapshot::{self, Detail, Made, OVERLAY};
@@ -92,8 +93,8 @@ pub(crate) async fn launch(
         start(&host, &place, machine, prepared)
     })
     .await?;
-    let Started { mut starting, record, from } = started;
-    match finish(host, place, &starting.process, record, from).await {
+    let Started { mut starting, record, from, cgroup } = started;
+    match finish(host, place, &starting.process, record, from, cgroup).await {
         Ok(engine) => {
             starting.keep();
             Ok(Arc::new(engine))
@@ -143,14 +144,13 @@ fn prepare(
         Job::Golden { secret } => {
             let file = made.create(place.data.join("mem")).map_err(failed)?;
             file.set_len(u64::from(machine.memory_mb) << 20).map_err(failed)?;
-            host.jail.allow_writing(&file).map_err(failed)?;
             let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
             let (engine, from) = (host.engine.clone(), boots(&secret)?);
             Ok(Prepared { engine, memory: Memory::Shared, memory_file: file, base, overlay, from, made })
         }
         Job::Boot { secret } => {
             let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
-            let file = snapshot::fresh_base(&place.data, machine.memory_mb, host.jail, &host.engine).map_err(failed)?;
+            let file = snapshot::fresh_base(&place.data, machine.memory_mb).map_err(failed)?;
             let (engine, from) = (host.engine.clone(), boots(&secret)?);
             let memory = Memory::Private(MemoryBase::Own);
             Ok(Prepared { engine, memory, memory_file: file, base, overlay, from, made })
@@ -211,12 +211,14 @@ struct Started {
     starting: Starting,
     record: Record,
     from: Origin,
+    cgroup: Cgroup,
 }
 
 /// An engine that nobody is responsible for yet. Dropped, it is killed and all that was made for it is removed.
 struct Starting {
     process: Arc<Process>,
     run: PathBuf,
+    jail: Jail,
     made: Option<Made>,
     kept: bool,
 }
@@ -231,7 +233,7 @@ impl Starting {
 
     async fn abandon(mut self) {
         if self.process.kill().await.is_ok() {
-            let _ = place::remove(&self.run);
+            let _ = place::remove(&self.run, &self.jail);
             self.kept = true;
         }
     }
@@ -241,18 +243,18 @@ impl Drop for Starting {
     fn drop(&mut self) {
         if !self.kept {
             self.process.kill_now();
-            let _ = place::remove(&self.run);
+            let _ = place::remove(&self.run, &self.jail);
         }
     }
 }
 
 /// Removes the run directory if the engine could not even be started.
-struct RunDir<'a>(Option<&'a Path>);
+struct RunDir<'a>(Option<(&'a Path, &'a Jail)>);
 
 impl Drop for RunDir<'_> {
     fn drop(&mut self) {
-        if let Some(run) = self.0 {
-            let _ = place::remove(run);
+        if let Some((run, jail)) = self.0 {
+            let _ = place::remove(run, jail);
         }
     }
 }
@@ -264,20 +266,21 @@ fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Re
     if place::is_locked(run).map_err(failed)? {
         return Err(Error::Refused { doing: "start where an engine lives", answer: place.name.clone() });
     }
-    place::remove(run)?;
+    place::remove(run, &host.jail)?;
     files::make_dir(run, 0o700).map_err(failed)?;
-    let mut run_dir = RunDir(Some(run));
+    // The directory is there first: what is named after it is found by it.
+    let mut run_dir = RunDir(Some((run, &host.jail)));
 
+    let claim = host.jail.claim(&place.name).map_err(failed)?;
+    let limits = host.jail.limits(machine, host.accelerator);
+    let cgroup = host.jail.cgroups.create(run, &limits).map_err(failed)?;
+    let cradle = cgroup.cradle().map_err(failed)?;
     let lock = place::lock(run).map_err(failed)?;
     let pid_file = files::create_new(&run.join("pid")).map_err(failed)?;
     let (monitor, agent) = (listen(&run.join("qmp")).map_err(failed)?, listen(&run.join("agent")).map_err(failed)?);
-    let console = File::options()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(place.data.join("console.log"))
-        .map_err(failed)?;
+    let console = files::open_log(&place.data.join("console.log")).map_err(failed)?;
+    host.jail.grant(&memory_file, &memory, claim.as_ref(), &engine).map_err(failed)?;
+    let identity = claim.as_ref().map(|claim| host.jail.identity(claim, &host.groups(), &memory, &engine));
     let meta = memory_file.metadata().map_err(failed)?;
     let record = Record {
         key: host.key(&engine),
@@ -289,11 +292,14 @@ fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Re
         memory_bytes: meta.len(),
         console_from: console.metadata().map_err(failed)?.len(),
         started: None,
+        uid: claim.as_ref().map(|claim| claim.uid),
     };
     // Before the engine exists: who finds it must know what it is.
     place::write_record(run, &record).map_err(failed)?;
 
-    let engine_dir = engine.enter().map_err(failed)?;
+    let engine_lock = engine.enter().map_err(failed)?;
+    let world = host.jail.world(&engine, host.accelerator).map_err(failed)?;
+    let engine_dir = if world.is_none() { Some(engine.open_dir().map_err(failed)?) } else { None };
     let command_line = boot::kernel_command_line(host.accelerator, host.tsc_khz);
     let start = match &from {
         Origin::Kernel { kernel, initramfs } => {
@@ -303,7 +309,7 @@ fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Re
     };
     let arguments = Arguments {
         engine: &engine,
-        engine_dir: engine_dir.as_fd(),
+        engine_dir: engine_dir.as_ref().map(AsFd::as_fd),
         accelerator: host.accelerator,
         machine,
         memory: memory_file.as_fd(),
@@ -316,7 +322,7 @@ fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Re
     };
     let mut inherit = vec![
         lock.as_fd(),
-        engine_dir.as_fd(),
+        engine_lock.as_fd(),
         memory_file.as_fd(),
         base.as_fd(),
         overlay.as_fd(),
@@ -326,20 +332,32 @@ fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Re
     if let Origin::Kernel { kernel, initramfs } = &from {
         inherit.extend([kernel.as_fd(), initramfs.as_fd()]);
     }
-    let child = spawn::spawn(&spawn::Spec {
-        program: &arguments.program(),
-        args: &arguments.list(),
-        env: &arguments.environment(),
-        inherit: &inherit,
-        output: &console,
-        pid_file: pid_file.as_fd(),
-        identity: host.jail.identity(&place.name, &host.groups()),
+    inherit.extend(engine_dir.as_ref().map(AsFd::as_fd));
+    inherit.extend(claim.as_ref().map(|claim| claim.lock.as_fd()));
+    let child = World::with(world.as_ref(), |walls| {
+        spawn::spawn(&spawn::Spec {
+            program: &arguments.program(),
+            args: &arguments.list(),
+            env: &arguments.environment(),
+            inherit: &inherit,
+            output: &console,
+            pid_file: pid_file.as_fd(),
+            identity,
+            walls,
+            cgroup: cradle.as_ref().map(AsFd::as_fd),
+            longest_file: Some(Jail::longest_file(machine)),
+            filter: host.jail.filter(),
+        })
     })
     .map_err(failed)?;
+    if let Some(claim) = claim {
+        claim.keep();
+    }
     let process = Process::new(child.pid, child.pidfd).map_err(failed)?;
     run_dir.0 = None;
-    let starting = Starting { process: Arc::new(process), run: run.clone(), made: Some(made), kept: false };
-    Ok(Started { starting, record, from })
+    let (run, jail) = (run.clone(), host.jail.clone());
+    let starting = Starting { process: Arc::new(process), run, jail, made: Some(made), kept: false };
+    Ok(Started { starting, record, from, cgroup })
 }
 
 fn listen(path: &Path) -> io::Result<UnixListener> {
@@ -352,7 +370,24 @@ async fn finish(
     process: &Arc<Process>,
     mut record: Record,
     from: Origin,
+    cgroup: Cgroup,
 ) -> Result<QemuEngine, Error> {
+    // Beside the start, which it would hold up; but no engine counts before it is where its limits are.
+    let confined = process.clone();
+    let join = blocking(move || {
+        cgroup.join(confined.pid()).map_err(|source| Error::io("put an engine into its cgroup", source))
+    });
+    let (qmp, joined) = tokio::join!(load(host, place, process, &record, from), join);
+    let qmp = qmp?;
+    joined?;
+    let failed = |source| Error::io("write an engine's account", source);
+    record.started = Some(pidfd::start_time(process.pid()).map_err(failed)?);
+    place::write_record(&place.run, &record).map_err(failed)?;
+    Ok(QemuEngine::new(host.clone(), place.clone(), process.clone(), qmp, record))
+}
+
+/// Until the monitor answers and what is to be loaded is loaded.
+async fn load(host: &Host, place: &Place, process: &Arc<Process>, record: &Record, from: Origin) -> Result<Qmp, Error> {
     let monitor = place.run.join("qmp");
     let console = (place.data.join("console.log"), record.console_from);
     let tell = |failure, doing| explain(failure, doing, process, (&console.0, console.1));
@@ -398,10 +433,7 @@ async fn finish(
             qmp
         }
     };
-    let failed = |source| Error::io("write an engine's account", source);
-    record.started = Some(pidfd::start_time(process.pid()).map_err(failed)?);
-    place::write_record(&place.run, &record).map_err(failed)?;
-    Ok(QemuEngine::new(host.clone(), place.clone(), process.clone(), qmp, record))
+    Ok(qmp)
 }
 
 /// Waits for the mapping, which is made early in an engine's start, and writes all pages. All must be in before the load.

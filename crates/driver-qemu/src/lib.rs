@@ -8,7 +8,8 @@
 //!   lib        the driver                  place      run directory: lock, pid, account; adopt and reap
 //!   launch     source -> engine            process    one process by descriptor
 //!   boot       command line                engine     the trait's Engine
-//!   jail       ids and file rights         control    QMP
+//!   jail       walls, ids, file rights     control    QMP
+//!   claim, filter, cgroup  their parts
 //!   engines    kept copies of QEMU         snapshot   images: save, check, compact
 //!   kernel     Debian's kernel, unpacked   diff       the pages' file
 //!   initramfs  agent, modules, secret      probe      does KVM work?
@@ -18,6 +19,8 @@
 //! trying; everything else is about this host.
 
 mod boot;
+mod cgroup;
+mod claim;
 mod control;
 mod diff;
 mod engine;
@@ -25,6 +28,7 @@ mod engines;
 mod files;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod filter;
 mod host;
 mod initramfs;
 mod jail;
@@ -53,6 +57,7 @@ use crate::host::{Host, blocking};
 use crate::jail::Jail;
 use crate::snapshot::{CancelOnDrop, Cancelled, Detail};
 
+pub use crate::jail::Confinement;
 pub use crate::kernel::{Kernel, prepare_kernel};
 pub use crate::probe::Runtime;
 
@@ -82,8 +87,10 @@ pub struct QemuConfig {
     pub accel: Accel,
     /// A directory with a prepared kernel (`vmlinux`, `modules`, `version`) instead of the one in `data_dir`.
     pub kernel: Option<PathBuf>,
-    /// First of the uids that engines get, and their group; 0 lets them run as we do, without capabilities.
+    /// Below the uids that engines get (16 million of them); 0 lets them run as we do, without capabilities.
     pub engine_uid: u32,
+    /// The most that one engine may read and write each, on the disk that the data directory is on.
+    pub io_bytes_per_second: Option<u64>,
 }
 
 impl QemuConfig {
@@ -95,7 +102,8 @@ impl QemuConfig {
             binary: None,
             accel: Accel::Auto,
             kernel: None,
-            engine_uid: 64100,
+            engine_uid: 1_900_000_000,
+            io_bytes_per_second: None,
         }
     }
 }
@@ -197,10 +205,17 @@ async fn prepare(config: &QemuConfig) -> Result<Host, Error> {
                 .ok_or_else(|| Error::Missing { what: "the guest kernel (wakeful setup)".to_owned() })?,
         };
         let initramfs = initramfs::common(&kernel, wakeful_agent_bin::AGENT).map_err(failed)?;
-        Ok((engine, kernel, initramfs))
+        let disk = match owned.io_bytes_per_second {
+            Some(_) => cgroup::disk_of(&owned.data_dir).map_err(failed)?,
+            None => None,
+        };
+        let io = disk.zip(owned.io_bytes_per_second);
+        let io = io.map(|(device, bytes_per_second)| cgroup::Io { device, bytes_per_second });
+        let jail = Jail::open(owned.engine_uid, io).map_err(failed)?;
+        Ok((engine, kernel, initramfs, jail))
     });
     let (prepared, tsc_khz) = tokio::join!(prepared, host::tsc_khz(&config.data_dir, &config.run_dir));
-    let (engine, kernel, initramfs) = prepared?;
+    let (engine, kernel, initramfs, jail) = prepared?;
     Ok(Host {
         data_dir: config.data_dir.clone(),
         engine,
@@ -208,7 +223,7 @@ async fn prepare(config: &QemuConfig) -> Result<Host, Error> {
         tsc_khz: tsc_khz?,
         kernel,
         initramfs,
-        jail: Jail::new(config.engine_uid),
+        jail,
     })
 }
 
@@ -266,7 +281,7 @@ impl Driver for Qemu {
             Some(record) if place::is_recorded(&process, &record) => record,
             // Its launch was never completed, so nobody relies on it.
             _ => {
-                place::clear(&place.run).await?;
+                place::clear(&place.run, &self.host.jail).await?;
                 return Ok(None);
             }
         };
@@ -284,18 +299,18 @@ impl Driver for Qemu {
     }
 
     async fn reap(&self, place: &Place) -> Result<(), Error> {
-        place::clear(&place.run).await
+        place::clear(&place.run, &self.host.jail).await
     }
 
     async fn compact(&self, place: &Place, checkpoint: &Path, image: &Image) -> Result<Image, Error> {
         let detail = Detail::of(image)?;
-        let engine = Pinned::open(&self.host.data_dir, &detail.engine)
-            .ok_or_else(|| Error::Unfit { reason: format!("the engine {} is not kept here", detail.engine) })?;
+        if Pinned::open(&self.host.data_dir, &detail.engine).is_none() {
+            return Err(Error::Unfit { reason: format!("the engine {} is not kept here", detail.engine) });
+        }
         let cancelled = Cancelled::default();
         let _cancel = CancelOnDrop(cancelled.clone());
-        let (data, checkpoint, image, jail) =
-            (place.data.clone(), checkpoint.to_owned(), image.clone(), self.host.jail);
-        blocking(move || snapshot::compact(&data, &checkpoint, &image, jail, &engine, &cancelled)).await
+        let (data, checkpoint, image) = (place.data.clone(), checkpoint.to_owned(), image.clone());
+        blocking(move || snapshot::compact(&data, &checkpoint, &image, &cancelled)).await
     }
 
     async fn forget_engines(&self, needed: &[String]) -> Result<(), Error> {

@@ -21,6 +21,7 @@ use wakeful_driver::{Error, Machine, MemoryBase};
 use wakeful_sys::pidfd;
 
 use crate::files;
+use crate::jail::Jail;
 use crate::process::Process;
 
 /// How long a child may take from the fork to writing its pid.
@@ -43,6 +44,9 @@ pub(crate) struct Record {
     pub(crate) console_from: u64,
     /// Start time of the process; there when the launch is complete.
     pub(crate) started: Option<u64>,
+    /// The uid that was claimed for it.
+    #[serde(default)]
+    pub(crate) uid: Option<u32>,
 }
 
 /// [`Machine`], as it is written down.
@@ -97,7 +101,13 @@ pub(crate) fn write_record(run: &Path, record: &Record) -> io::Result<()> {
 
 /// Takes the lock for an engine that is about to be started.
 pub(crate) fn lock(run: &Path) -> io::Result<File> {
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(run.join("lock"))?;
+    let path = run.join("lock");
+    match files::create_new(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // For reading: a lock needs no more, and the engine gets no file to write to.
+    let file = files::open_regular(&path, false)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }
@@ -149,17 +159,22 @@ fn read_pid(run: &Path) -> Option<u32> {
 }
 
 /// Ends whatever lives here and removes the directory. Fine with anything missing.
-pub(crate) async fn clear(run: &Path) -> Result<(), Error> {
+pub(crate) async fn clear(run: &Path, jail: &Jail) -> Result<(), Error> {
     match find(run).await? {
         Some(process) => process.kill().await?,
         None => take_zombie(run),
     }
-    remove(run)
+    remove(run, jail)
 }
 
-pub(crate) fn remove(run: &Path) -> Result<(), Error> {
+/// Removes the directory, and before it what is named after it. Whoever is still in the cgroup is ended.
+pub(crate) fn remove(run: &Path, jail: &Jail) -> Result<(), Error> {
+    jail.cgroups.remove(run).map_err(|source| Error::io("remove an engine's cgroup", source))?;
+    let uid = record(run).and_then(|record| record.uid);
     files::absent_is_fine(fs::remove_dir_all(run))
-        .map_err(|source| Error::io("remove an engine's run directory", source))
+        .map_err(|source| Error::io("remove an engine's run directory", source))?;
+    jail.release(uid);
+    Ok(())
 }
 
 /// An engine that ended while nobody watched, as a child of this very process, would stay a zombie.
@@ -179,17 +194,17 @@ mod tests {
     #[tokio::test]
     async fn an_empty_place_has_no_engine() {
         let dir = tempfile::tempdir().expect("can be made");
-        let run = dir.path().join("run");
+        let (run, jail) = (dir.path().join("run"), Jail::open(0, None).expect("can be opened"));
         assert!(find(&run).await.expect("can be looked at").is_none());
-        clear(&run).await.expect("nothing to do");
+        clear(&run, &jail).await.expect("nothing to do");
         fs::create_dir(&run).expect("can be made");
         fs::write(run.join("pid"), "1\n").expect("can be written");
         assert!(find(&run).await.expect("can be looked at").is_none(), "a pid alone is nobody");
         drop(lock(&run).expect("nobody holds it"));
         assert!(find(&run).await.expect("can be looked at").is_none(), "a lock that nobody holds");
-        clear(&run).await.expect("can be removed");
+        clear(&run, &jail).await.expect("can be removed");
         assert!(!run.exists());
-        clear(&run).await.expect("twice is fine");
+        clear(&run, &jail).await.expect("twice is fine");
     }
 
     #[tokio::test]

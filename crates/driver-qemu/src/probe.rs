@@ -109,10 +109,10 @@ fn refused(host: &Host) -> Option<(String, Option<String>)> {
     let Ok(meta) = std::fs::metadata("/dev/kvm") else {
         return Some(("there is no /dev/kvm".to_owned(), Some("modprobe kvm_intel || modprobe kvm_amd".to_owned())));
     };
-    let Some(engine) = host.jail.identity("probe", &launch::kvm_groups(Accelerator::Kvm)) else {
+    if !host.jail.switches() {
         return None; // the engine is who we are; opening it will tell
-    };
-    let (mode, allowed) = (meta.mode(), engine.groups.contains(&meta.gid()));
+    }
+    let (mode, allowed) = (meta.mode(), launch::kvm_groups(Accelerator::Kvm).contains(&meta.gid()));
     if mode & 0o006 == 0o006 || allowed {
         return None;
     }
@@ -126,7 +126,7 @@ pub(crate) async fn attempt(host: &Arc<Host>, run_dir: &Path, deadline: Duration
     let failed = |source| Error::io("prepare a probe guest", source);
     let _turn = turn(run_dir).await?;
     let run = run_dir.join("probe");
-    place::clear(&run).await?;
+    place::clear(&run, &host.jail).await?;
     // Not under /run: a guest's memory may be more than there is room.
     let dir = tempfile::Builder::new().prefix(files::NEW).tempdir_in(host.data_dir.join("engines")).map_err(failed)?;
     let place = Place { name: "probe".to_owned(), run, data: dir.path().join("data") };
@@ -149,7 +149,7 @@ pub(crate) async fn attempt(host: &Arc<Host>, run_dir: &Path, deadline: Duration
         Err(Error::Late { .. }) => Some("the probe guest's engine did not start".to_owned()),
         Err(error) => return Err(error),
     };
-    place::clear(&place.run).await?;
+    place::clear(&place.run, &host.jail).await?;
     Ok(outcome)
 }
 

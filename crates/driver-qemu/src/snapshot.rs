@@ -154,7 +154,7 @@ impl Saving {
         let memory = files::open_regular(&self.data.join("mem"), false)?;
         let overlay = files::open_regular(&self.data.join(OVERLAY), false)?;
         memory.sync_all()?;
-        self.jail.allow_mapping(&memory, &self.engine)?;
+        self.jail.seal(&memory, &self.engine)?;
         memory.sync_all()?;
         Ok(vec![bulk_account("mem", &memory)?, bulk_account(OVERLAY, &overlay)?])
     }
@@ -236,12 +236,11 @@ pub(crate) fn open_memory(path: &Path, memory_mb: u32) -> Result<(File, u64), Er
 }
 
 /// Makes an empty base for a boot: nothing but a hole.
-pub(crate) fn fresh_base(data: &Path, memory_mb: u32, jail: Jail, engine: &Pinned) -> io::Result<File> {
+pub(crate) fn fresh_base(data: &Path, memory_mb: u32) -> io::Result<File> {
     let (mut made, new) = (Made::default(), data.join("mem.base.new"));
     files::absent_is_fine(fs::remove_file(&new))?;
     let file = made.create(new.clone())?;
     file.set_len(u64::from(memory_mb) << 20)?;
-    jail.allow_mapping(&file, engine)?;
     fs::rename(&new, data.join("mem.base"))?;
     made.keep();
     Ok(file)
@@ -272,14 +271,7 @@ impl Drop for CancelOnDrop {
 }
 
 /// New base = copy of the old one + pages. Nobody maps the new file before it has its name. Blocks.
-pub(crate) fn compact(
-    data: &Path,
-    checkpoint: &Path,
-    image: &Image,
-    jail: Jail,
-    engine: &Pinned,
-    cancelled: &Cancelled,
-) -> Result<Image, Error> {
+pub(crate) fn compact(data: &Path, checkpoint: &Path, image: &Image, cancelled: &Cancelled) -> Result<Image, Error> {
     let failed = |source| Error::io("compact a checkpoint", source);
     let base =
         image.base.as_ref().ok_or_else(|| Error::Unfit { reason: "a golden snapshot is no checkpoint".into() })?;
@@ -292,7 +284,6 @@ pub(crate) fn compact(
     let file = made.create(new.clone()).map_err(failed)?;
     copy::sparse_copy(&old, &file).map_err(failed)?;
     diff.apply(&file, &|| !cancelled.is_set()).map_err(failed)?;
-    jail.allow_mapping(&file, engine).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     cancelled.unless_set(|| fs::rename(&new, data.join("mem.base"))).map_err(failed)?;
     made.keep();

@@ -90,6 +90,8 @@ pub struct Exit {
     pub status: Option<String>,
     /// The last it printed.
     pub output: String,
+    /// The host ended it because it used more memory than it may.
+    pub out_of_memory: bool,
 }
 
 /// A two-way byte stream to the agent.

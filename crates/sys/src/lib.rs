@@ -7,3 +7,4 @@ pub mod pages;
 pub mod pidfd;
 pub mod spawn;
 pub mod tsc;
+pub mod walls;
