@@ -462,7 +462,11 @@ impl Owner {
         match observe(self.row.state, self.under_way(), Fact::EngineEnded) {
             Outcome::Move(_) => {
                 let status = exit.status.as_deref().unwrap_or("unknown status");
-                let detail = format!("the engine ended by itself ({status}){}", quoted(&exit.output));
+                let (code, detail) = if exit.out_of_memory {
+                    ("out_of_memory", "the host ended the engine: it used more memory than it may".to_owned())
+                } else {
+                    ("engine_ended", format!("the engine ended by itself ({status}){}", quoted(&exit.output)))
+                };
                 let place = self.inner.layout.place(&self.row.id);
                 if let Ok(driver) = self.inner.driver().await
                     && let Err(error) = driver.reap(&place).await
@@ -474,7 +478,7 @@ impl Owner {
                 } else {
                     Cause::GuestExit
                 };
-                self.commit_failure("engine_ended", &detail, cause).await;
+                self.commit_failure(code, &detail, cause).await;
             }
             Outcome::Begin(_) | Outcome::Later | Outcome::Ignore => {}
         }

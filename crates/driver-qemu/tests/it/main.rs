@@ -2,6 +2,7 @@
 
 mod adopt;
 mod damage;
+mod jail;
 mod lab;
 mod lifecycle;
 mod probe;
