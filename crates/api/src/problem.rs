@@ -36,10 +36,12 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::IsDirectory
         | Code::NotADirectory => StatusCode::BAD_REQUEST,
         Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::WrongTenant | Code::ForeignOrigin => StatusCode::FORBIDDEN,
+        Code::WrongTenant | Code::Forbidden | Code::ForeignOrigin => StatusCode::FORBIDDEN,
         Code::RouteNotFound
         | Code::SandboxNotFound
         | Code::TemplateNotFound
+        | Code::TenantNotFound
+        | Code::KeyNotFound
         | Code::PathNotFound
         | Code::ProcessNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -54,7 +56,9 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SuspendedDuringExec
         | Code::StdinClosed
         | Code::WakeInProgress
-        | Code::IdempotencyMismatch => StatusCode::CONFLICT,
+        | Code::IdempotencyMismatch
+        | Code::TenantInUse
+        | Code::LastKey => StatusCode::CONFLICT,
         Code::BodyTooLarge | Code::FileTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::NoShell | Code::CommandNotFound | Code::NotExecutable => StatusCode::UNPROCESSABLE_ENTITY,
         Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,

@@ -28,12 +28,15 @@ pub enum Code {
     // 401, 403
     Unauthenticated,
     WrongTenant,
+    Forbidden,
     ForeignOrigin,
     // 404, 405
     RouteNotFound,
     MethodNotAllowed,
     SandboxNotFound,
     TemplateNotFound,
+    TenantNotFound,
+    KeyNotFound,
     PathNotFound,
     ProcessNotFound,
     // 409
@@ -49,6 +52,8 @@ pub enum Code {
     StdinClosed,
     WakeInProgress,
     IdempotencyMismatch,
+    TenantInUse,
+    LastKey,
     // 413, 422, 429
     BodyTooLarge,
     FileTooLarge,

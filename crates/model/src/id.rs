@@ -114,6 +114,11 @@ id!(
     "tpl_"
 );
 id!(
+    /// An API key; not the secret itself.
+    KeyId,
+    "key_"
+);
+id!(
     /// An operation under way.
     OperationId,
     "op_"

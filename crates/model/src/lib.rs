@@ -8,24 +8,28 @@ mod duration;
 mod egress;
 mod event;
 mod id;
+mod key;
 mod kind;
 pub mod machine;
 mod policy;
 mod sandbox;
 mod size;
 mod template;
+mod tenant;
 
 pub use code::Code;
 pub use duration::{InvalidDuration, parse_duration};
 pub use egress::{Cidr, Egress, EgressMode, InvalidEgress};
 pub use event::{Cause, Event, EventType};
-pub use id::{InvalidId, OperationId, SandboxId, TemplateId};
+pub use id::{InvalidId, KeyId, OperationId, SandboxId, TemplateId};
+pub use key::{Digest, InvalidScope, Key, Scope, new_key, read_key};
 pub use kind::Kind;
 pub use machine::{Ask, Bootable, Fact, Memory, Op, Outcome, Refusal, State, Verdict, decide, observe};
 pub use policy::{Mode, OnExpiry, Policy};
 pub use sandbox::{Failure, Sandbox, Transition};
 pub use size::{InvalidSize, SIZES, Size, preset};
 pub use template::{BuildError, Template, TemplateSource, TemplateStatus};
+pub use tenant::{InvalidTenant, Limit, Limits, Tenant, Usage, check_tenant};
 
 /// The tenant of everyone while there are no keys.
 pub const DEFAULT_TENANT: &str = "default";
