@@ -98,7 +98,11 @@ mod tests {
         assert_eq!(limits.broken_by(two, one), Some((Limit::Sandboxes, 2, 2)));
         assert_eq!(limits.broken_by(one, Usage { memory_mb: 257, ..one }), Some((Limit::MemoryMb, 256, 512)));
         let over = Usage { sandboxes: 9, ..Usage::default() };
-        assert_eq!(limits.broken_by(over, Usage { memory_mb: 1, ..Usage::default() }), None, "a wake is no new sandbox");
+        assert_eq!(
+            limits.broken_by(over, Usage { memory_mb: 1, ..Usage::default() }),
+            None,
+            "a wake is no new sandbox"
+        );
         assert_eq!(Limits::default().broken_by(two, one), None);
         let most = Usage { sandboxes: u64::MAX, ..Usage::default() };
         assert_eq!(limits.broken_by(most, one), Some((Limit::Sandboxes, u64::MAX, 2)));

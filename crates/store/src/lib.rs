@@ -1,4 +1,4 @@
-//! What is committed: rows, events, templates.
+//! What is committed: rows, events, templates, tenants and their keys.
 //!
 //! Everything above asks through [`Store`]; SQL stays in here. A transition is one statement that compares the row's
 //! `version` and writes its event in the same transaction, so a state and the story of how it came about never differ.
@@ -10,7 +10,9 @@ mod sqlite;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use wakeful_model::{Event, Kind, Mode, Sandbox, SandboxId, Template, TemplateId};
+use wakeful_model::{
+    Event, Key, KeyId, Kind, Limit, Limits, Mode, Sandbox, SandboxId, Template, TemplateId, Tenant, Usage,
+};
 
 pub use claim::{Answer, Claim};
 pub use sqlite::SqliteStore;
@@ -70,6 +72,42 @@ pub enum Swap<T> {
     /// Somebody else wrote in between: the row as it is now. Decide again, never overwrite.
     Stale(Box<T>),
     /// There is no such row.
+    NotFound,
+}
+
+/// What became of a write that a tenant's limits have a say in.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission<T> {
+    /// Written.
+    Admitted(T),
+    /// It would have too much of something; nothing was written.
+    Over {
+        /// Of what.
+        limit: Limit,
+        /// How much it has.
+        used: u64,
+        /// How much it may have.
+        most: u64,
+    },
+    /// There is no such tenant; nothing was written.
+    NoTenant,
+}
+
+/// What became of a tenant that was to go.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It is gone.
+    Removed,
+    /// It still has these.
+    InUse {
+        /// Sandboxes that are not destroyed.
+        sandboxes: u64,
+        /// Templates that are not deleted.
+        templates: u64,
+        /// Keys.
+        keys: u64,
+    },
+    /// There is none.
     NotFound,
 }
 
@@ -183,4 +221,42 @@ pub trait Store: Send + Sync {
 
     /// Kind and name of all that was, or was about to be, made for a sandbox, oldest first.
     async fn resources(&self, id: &SandboxId) -> Result<Vec<(String, String)>, Error>;
+
+    /// As [`insert_sandbox`](Self::insert_sandbox), if its tenant's limits allow one more of its memory and disk. However
+    /// many ask at once, a limit is never passed.
+    async fn admit_sandbox(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<()>, Error>;
+
+    /// As [`swap_sandbox`](Self::swap_sandbox) with the intent to wake, if its tenant's limits allow its memory.
+    async fn admit_wake(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<Swap<Sandbox>>, Error>;
+
+    /// Adds a tenant; `false` if there is one of that name. `default` is there from the start.
+    async fn insert_tenant(&self, row: &Tenant) -> Result<bool, Error>;
+
+    /// Changes a tenant's limits; `false` if there is none.
+    async fn limit_tenant(&self, name: &str, limits: &Limits) -> Result<bool, Error>;
+
+    /// One tenant.
+    async fn tenant(&self, name: &str) -> Result<Option<Tenant>, Error>;
+
+    /// All tenants, by name.
+    async fn tenants(&self) -> Result<Vec<Tenant>, Error>;
+
+    /// What a tenant has now; nothing for one that is not there.
+    async fn tenant_usage(&self, name: &str) -> Result<Usage, Error>;
+
+    /// Removes a tenant that has nothing left but tombstones, and those with it.
+    async fn remove_tenant(&self, name: &str) -> Result<Removal, Error>;
+
+    /// Adds a key; `false` if there is no such tenant.
+    async fn insert_key(&self, row: &Key) -> Result<bool, Error>;
+
+    /// All keys of all tenants, oldest first.
+    async fn keys(&self) -> Result<Vec<Key>, Error>;
+
+    /// Removes a key; `false` if there is none.
+    async fn remove_key(&self, id: &KeyId) -> Result<bool, Error>;
+
+    /// Notes when keys were last used. Never goes back in time, need not be durable at once; keys that are gone are no
+    /// error.
+    async fn note_key_uses(&self, uses: &[(KeyId, Timestamp)]) -> Result<(), Error>;
 }

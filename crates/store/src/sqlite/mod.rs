@@ -14,10 +14,12 @@
 
 mod claims;
 mod events;
+mod keys;
 mod resources;
 mod row;
 mod sandboxes;
 mod templates;
+mod tenants;
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -27,9 +29,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqlitePool, Transaction};
-use wakeful_model::{Event, Kind, Sandbox, SandboxId, Template, TemplateId};
+use wakeful_model::{Event, Key, KeyId, Kind, Limits, Sandbox, SandboxId, Template, TemplateId, Tenant, Usage};
 
-use crate::{Answer, Claim, Error, Filter, Page, Store, Swap};
+use crate::{Admission, Answer, Claim, Error, Filter, Page, Removal, Store, Swap};
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("migrations/sqlite");
 
@@ -230,5 +232,53 @@ impl Store for SqliteStore {
 
     async fn resources(&self, id: &SandboxId) -> Result<Vec<(String, String)>, Error> {
         resources::list(self, id).await
+    }
+
+    async fn admit_sandbox(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<()>, Error> {
+        tenants::admit_sandbox(self, row, event).await
+    }
+
+    async fn admit_wake(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<Swap<Sandbox>>, Error> {
+        tenants::admit_wake(self, row, event).await
+    }
+
+    async fn insert_tenant(&self, row: &Tenant) -> Result<bool, Error> {
+        tenants::insert(self, row).await
+    }
+
+    async fn limit_tenant(&self, name: &str, limits: &Limits) -> Result<bool, Error> {
+        tenants::limit(self, name, limits).await
+    }
+
+    async fn tenant(&self, name: &str) -> Result<Option<Tenant>, Error> {
+        tenants::get(self, name).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        tenants::list(self).await
+    }
+
+    async fn tenant_usage(&self, name: &str) -> Result<Usage, Error> {
+        tenants::usage(self, name).await
+    }
+
+    async fn remove_tenant(&self, name: &str) -> Result<Removal, Error> {
+        tenants::remove(self, name).await
+    }
+
+    async fn insert_key(&self, row: &Key) -> Result<bool, Error> {
+        keys::insert(self, row).await
+    }
+
+    async fn keys(&self) -> Result<Vec<Key>, Error> {
+        keys::list(self).await
+    }
+
+    async fn remove_key(&self, id: &KeyId) -> Result<bool, Error> {
+        keys::remove(self, id).await
+    }
+
+    async fn note_key_uses(&self, uses: &[(KeyId, Timestamp)]) -> Result<(), Error> {
+        keys::used(self, uses).await
     }
 }

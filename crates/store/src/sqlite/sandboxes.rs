@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::query::Query;
-use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow};
+use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqliteRow};
 use wakeful_model::{
     Bootable, Event, Failure, Memory, Mode, Policy, Sandbox, SandboxId, State, TemplateId, Transition,
 };
@@ -215,26 +215,47 @@ fn read_failure(read: &Reader<'_>) -> Result<Option<Failure>, Error> {
 pub(super) async fn insert(store: &SqliteStore, row: &Sandbox, event: Option<&Event>) -> Result<(), Error> {
     const DOING: &str = "add a sandbox";
     let mut transaction = store.begin(Durable::AtOnce).await?;
-    bind(sqlx::query(INSERT), row)?.execute(&mut *transaction).await.map_err(doing(DOING))?;
-    if let Some(event) = event {
-        events::insert(&mut transaction, &row.id, event).await?;
-    }
+    insert_in(&mut transaction, row, event).await?;
     transaction.commit().await.map_err(doing(DOING))
+}
+
+/// Within a transaction.
+pub(super) async fn insert_in(
+    connection: &mut SqliteConnection,
+    row: &Sandbox,
+    event: Option<&Event>,
+) -> Result<(), Error> {
+    bind(sqlx::query(INSERT), row)?.execute(&mut *connection).await.map_err(doing("add a sandbox"))?;
+    if let Some(event) = event {
+        events::insert(connection, &row.id, event).await?;
+    }
+    Ok(())
 }
 
 pub(super) async fn swap(store: &SqliteStore, row: &Sandbox, event: Option<&Event>) -> Result<Swap<Sandbox>, Error> {
     const DOING: &str = "swap a sandbox";
     let mut transaction = store.begin(Durable::AtOnce).await?;
-    let swapped = bind(sqlx::query(SWAP), row)?.fetch_optional(&mut *transaction).await.map_err(doing(DOING))?;
+    let swap = swap_in(&mut transaction, row, event).await?;
+    transaction.commit().await.map_err(doing(DOING))?;
+    Ok(swap)
+}
+
+/// Within a transaction; what is stale has written nothing.
+pub(super) async fn swap_in(
+    connection: &mut SqliteConnection,
+    row: &Sandbox,
+    event: Option<&Event>,
+) -> Result<Swap<Sandbox>, Error> {
+    const DOING: &str = "swap a sandbox";
+    let swapped = bind(sqlx::query(SWAP), row)?.fetch_optional(&mut *connection).await.map_err(doing(DOING))?;
     if let Some(swapped) = swapped {
         let version = swapped.try_get("version").map_err(doing(DOING))?;
         if let Some(event) = event {
-            events::insert(&mut transaction, &row.id, event).await?;
+            events::insert(connection, &row.id, event).await?;
         }
-        transaction.commit().await.map_err(doing(DOING))?;
         return Ok(Swap::Swapped(version));
     }
-    let there = sqlx::query(GET).bind(row.id.as_str()).fetch_optional(&mut *transaction).await.map_err(doing(DOING))?;
+    let there = sqlx::query(GET).bind(row.id.as_str()).fetch_optional(&mut *connection).await.map_err(doing(DOING))?;
     match there {
         Some(there) => Ok(Swap::Stale(Box::new(read(&there)?))),
         None => Ok(Swap::NotFound),

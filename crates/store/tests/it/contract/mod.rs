@@ -6,6 +6,7 @@ mod lists;
 mod round_trips;
 mod swaps;
 mod templates;
+mod tenants;
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -20,6 +21,7 @@ pub(crate) use lists::*;
 pub(crate) use round_trips::*;
 pub(crate) use swaps::*;
 pub(crate) use templates::*;
+pub(crate) use tenants::*;
 
 use crate::rows::event;
 
@@ -44,7 +46,9 @@ macro_rules! store_contract {
                 lists_filter, labels_are_compared_whole, lists_page, foreign_cursors_are_refused,
                 tombstones_are_kept_and_forgotten, template_names_are_unique_while_alive,
                 templates_swap_and_go, resources_are_journalled, a_key_is_claimed_once,
-                answers_belong_to_their_claim, old_keys_are_free, sixteen_claims_have_one_winner, everything_is_there_after_reopening);
+                answers_belong_to_their_claim, old_keys_are_free, sixteen_claims_have_one_winner,
+                everything_is_there_after_reopening, tenants_come_change_and_go, usage_is_counted,
+                limits_hold_under_a_rush, wakes_are_counted, keys_are_kept_and_go);
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn committed_rows_outlive_kill_nine() {
