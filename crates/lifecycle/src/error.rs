@@ -1,6 +1,6 @@
 //! Why an ask was not granted, as far as a caller can act on it.
 
-use wakeful_model::{Code, Kind, Refusal, SandboxId};
+use wakeful_model::{Code, KeyId, Kind, Limit, Refusal, SandboxId};
 
 /// Why not.
 #[derive(Debug, thiserror::Error)]
@@ -22,9 +22,44 @@ pub enum Error {
         /// How far it is.
         status: String,
     },
+    /// Everybody uses it.
+    #[error("template {0:?} is shared by all tenants")]
+    SharedTemplate(String),
     /// The name is in use.
     #[error("there is a template {0:?} already")]
     NameTaken(String),
+    /// There is no such tenant.
+    #[error("there is no tenant {0:?}")]
+    TenantNotFound(String),
+    /// The name is in use.
+    #[error("there is a tenant {0:?} already")]
+    TenantNameTaken(String),
+    /// It cannot go.
+    #[error("{detail}")]
+    TenantInUse {
+        /// Why not.
+        detail: String,
+    },
+    /// There is no such key.
+    #[error("there is no key {0}")]
+    KeyNotFound(String),
+    /// Without it, everyone who reaches the port would be admin.
+    #[error(
+        "{0} is the last key, and this server listens where others reach it: without a key it would be open to all"
+    )]
+    LastKey(KeyId),
+    /// The tenant has as much as it may have.
+    #[error("tenant {tenant} has {used} of at most {most} {limit}, and this would be more")]
+    QuotaExceeded {
+        /// Who.
+        tenant: String,
+        /// Of what.
+        limit: Limit,
+        /// How much it has.
+        used: u64,
+        /// How much it may have.
+        most: u64,
+    },
     /// The request makes no sense.
     #[error("{detail}")]
     Invalid {
@@ -153,7 +188,13 @@ impl Error {
             Self::WrongTenant(_) => Code::WrongTenant,
             Self::TemplateNotFound(_) => Code::TemplateNotFound,
             Self::TemplateNotReady { .. } => Code::TemplateNotReady,
-            Self::NameTaken(_) => Code::NameTaken,
+            Self::SharedTemplate(_) => Code::Forbidden,
+            Self::NameTaken(_) | Self::TenantNameTaken(_) => Code::NameTaken,
+            Self::TenantNotFound(_) => Code::TenantNotFound,
+            Self::TenantInUse { .. } => Code::TenantInUse,
+            Self::KeyNotFound(_) => Code::KeyNotFound,
+            Self::LastKey(_) => Code::LastKey,
+            Self::QuotaExceeded { .. } => Code::QuotaExceeded,
             Self::Invalid { code, .. } | Self::Guest { code, .. } => *code,
             Self::Refused { refusal, .. } => match refusal {
                 Refusal::Destroyed => Code::SandboxDestroyed,
@@ -187,17 +228,22 @@ impl Error {
             Self::Shared(error) => error.kind(),
             Self::Store(source) => source.kind(),
             Self::Driver(source) => source.kind(),
-            Self::SandboxNotFound(_) | Self::TemplateNotFound(_) => Kind::NotFound,
-            Self::WrongTenant(_) => Kind::Denied,
+            Self::SandboxNotFound(_) | Self::TemplateNotFound(_) | Self::TenantNotFound(_) | Self::KeyNotFound(_) => {
+                Kind::NotFound
+            }
+            Self::WrongTenant(_) | Self::SharedTemplate(_) => Kind::Denied,
             Self::Invalid { .. } | Self::Guest { .. } => Kind::Invalid,
             Self::TemplateNotReady { .. }
             | Self::NameTaken(_)
+            | Self::TenantNameTaken(_)
+            | Self::TenantInUse { .. }
+            | Self::LastKey(_)
             | Self::Refused { .. }
             | Self::NotEphemeral(_)
             | Self::IdempotencyMismatch
             | Self::SuspendedDuringExec { .. }
             | Self::Failed { .. } => Kind::Conflict,
-            Self::DiskFull { .. } | Self::InsufficientCapacity { .. } => Kind::Exhausted,
+            Self::DiskFull { .. } | Self::InsufficientCapacity { .. } | Self::QuotaExceeded { .. } => Kind::Exhausted,
             Self::Unresponsive { .. }
             | Self::Busy(_)
             | Self::KeyBusy
@@ -232,6 +278,14 @@ impl Error {
             }
             Self::SuspendedDuringExec { id, .. } => Some(format!("POST /v1/sandboxes/{id}/wake, or any call on it")),
             Self::TemplateNotFound(_) => Some("GET /v1/templates lists what there is".into()),
+            Self::SharedTemplate(_) => Some("a template of your own may have the same name".into()),
+            Self::TenantNotFound(_) => Some("GET /v1/tenants lists what there is".into()),
+            Self::KeyNotFound(_) => Some("GET /v1/keys lists what there is".into()),
+            Self::LastKey(_) => Some("make another key first, or listen on a loopback address only".into()),
+            Self::QuotaExceeded { limit: Limit::MemoryMb, .. } => {
+                Some("suspend a sandbox that runs, or ask for a smaller one".into())
+            }
+            Self::QuotaExceeded { .. } => Some("destroy a sandbox that is no longer needed".into()),
             Self::TemplateNotReady { name, .. } => Some(format!("GET /v1/templates/{name} tells how far it is")),
             Self::InsufficientCapacity { fits: Some(size), .. } => Some(format!("size {size} would fit")),
             Self::RuntimeUnavailable(_) => Some("wakeful doctor shows what is missing".into()),

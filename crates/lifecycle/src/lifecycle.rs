@@ -20,6 +20,7 @@ use crate::golden::Goldens;
 use crate::idempotency::{self, Turns};
 use crate::metrics::Metrics;
 use crate::owner::{self, Ask, Handle, Reply};
+use crate::registry::Registry;
 use crate::templates::Builds;
 use crate::view::{Live, SandboxView};
 use crate::{Error, Layout, NewSandbox, files, ops, recover};
@@ -28,6 +29,9 @@ use crate::{Error, Layout, NewSandbox, files, ops, recover};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often tombstones are looked through.
 const TOMBSTONE_SWEEP: Duration = Duration::from_secs(600);
+
+/// How often it is written down which keys were used.
+const KEY_USES: Duration = Duration::from_secs(60);
 
 /// What a request that names nothing gets.
 #[derive(Clone, Debug)]
@@ -100,6 +104,7 @@ pub struct Config {
 pub(crate) struct Inner {
     pub(crate) layout: Layout,
     pub(crate) store: Arc<dyn Store>,
+    registry: Arc<Registry>,
     pub(crate) defaults: Defaults,
     runtime: Arc<dyn Runtime>,
     driver: OnceCell<Arc<dyn Driver>>,
@@ -182,9 +187,11 @@ impl Lifecycle {
     /// # Errors
     /// If the store or the data directory cannot be read.
     pub async fn start(config: Config) -> Result<Self, Error> {
+        let registry = Registry::open(Arc::clone(&config.store)).await?;
         let inner = Arc::new(Inner {
             layout: config.layout,
             store: config.store,
+            registry,
             defaults: config.defaults,
             runtime: config.runtime,
             driver: OnceCell::new(),
@@ -212,7 +219,27 @@ impl Lifecycle {
                 }
             }
         });
+        let noting = Arc::clone(&inner);
+        inner.tasks.spawn(async move {
+            let mut ending = false;
+            while !ending {
+                tokio::select! {
+                    () = noting.draining.cancelled() => ending = true,
+                    () = tokio::time::sleep(KEY_USES) => {}
+                }
+                if let Err(error) = noting.registry.note_uses().await {
+                    warn!(error = error_chain(&error), "could not note which keys were used");
+                }
+            }
+            noting.registry.settle().await;
+        });
         Ok(Self { inner })
+    }
+
+    /// Tenants and their keys.
+    #[must_use]
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.inner.registry
     }
 
     /// Opens the runtime in the background, so that the first create need not wait for it, and then removes engines and

@@ -14,7 +14,7 @@ use crate::lifecycle::{Inner, error_chain};
 use crate::uses::{News, Uses};
 use crate::patch::Patch;
 use crate::view::{Awake, AwakeReason, Live};
-use crate::{Error, guest, ops};
+use crate::{Error, guest, ops, tenants};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -368,8 +368,17 @@ impl Owner {
         // A create's row was inserted with its intent. Every other operation writes one, also over an older one: if the row
         // is no longer what we know (a commit that nobody could vouch for), this fails before anything is touched.
         if !matches!(plan, Plan::Create) {
-            match ops::swap(&self.inner, row, event.as_ref()).await {
+            let written = match plan {
+                Plan::Wake { .. } => tenants::admit_wake(&self.inner, row, event.as_ref()).await,
+                _ => ops::swap(&self.inner, row, event.as_ref()).await,
+            };
+            match written {
                 Ok(row) => self.row = row,
+                Err(error @ Error::QuotaExceeded { .. }) => {
+                    info!(sandbox_id = %self.row.id, %error, "not woken");
+                    self.answer_bound(&Arc::new(error));
+                    return;
+                }
                 Err(error) => {
                     self.quiet_until = now.checked_add(AUTOMATIC_RETRY).unwrap_or(now);
                     error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not write an intent");

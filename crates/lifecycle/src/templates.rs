@@ -1,6 +1,6 @@
 //! Templates: rows, builds and their logs, and what becomes of the files of deleted ones.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{error, info, warn};
 use wakeful_driver::Machine;
-use wakeful_model::{BuildError, Code, Template, TemplateId, TemplateSource, TemplateStatus, preset};
+use wakeful_model::{BuildError, Code, DEFAULT_TENANT, Template, TemplateId, TemplateSource, TemplateStatus, preset};
 use wakeful_store::Swap;
 
 use crate::lifecycle::{Inner, error_chain};
@@ -98,17 +98,31 @@ fn check_name(name: &str) -> Result<(), Error> {
     }
 }
 
+/// Whether all tenants may use a template: those that `setup` builds for everyone. Others see only their own.
+#[must_use]
+pub fn is_shared(tenant: &str, name: &str) -> bool {
+    tenant == DEFAULT_TENANT && wakeful_images::BUILTINS.contains(&name)
+}
+
 impl Inner {
-    /// By name, `name:tag` (only `latest` exists yet) or id.
+    /// A tenant's own or a shared one, by name, `name:tag` (only `latest` exists yet) or id.
     pub(crate) async fn find_template(&self, tenant: &str, name: &str) -> Result<Template, Error> {
         let not_found = || Error::TemplateNotFound(name.chars().take(100).collect());
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         if let Some(template) = self.store.template_by_name(tenant, plain).await? {
             return Ok(template);
         }
+        if is_shared(DEFAULT_TENANT, plain)
+            && let Some(template) = self.store.template_by_name(DEFAULT_TENANT, plain).await?
+        {
+            return Ok(template);
+        }
         let id: TemplateId = name.parse().map_err(|_| not_found())?;
         let template = self.store.template(&id).await?;
-        template.filter(|t| t.tenant == tenant && t.status != TemplateStatus::Deleted).ok_or_else(not_found)
+        template
+            .filter(|t| t.tenant == tenant || is_shared(&t.tenant, &t.name))
+            .filter(|t| t.status != TemplateStatus::Deleted)
+            .ok_or_else(not_found)
     }
 
     async fn swap_template(&self, mut row: Template) -> Result<Template, Error> {
@@ -300,12 +314,20 @@ impl Lifecycle {
         Ok(template)
     }
 
-    /// All templates, by name.
+    /// All templates that a tenant may use, by name: its own and the shared ones.
     ///
     /// # Errors
     /// If the store fails.
     pub async fn templates(&self, tenant: &str) -> Result<Vec<Template>, Error> {
-        Ok(self.inner.store.templates(Some(tenant)).await?)
+        let mut all = self.inner.store.templates(Some(tenant)).await?;
+        if tenant != DEFAULT_TENANT {
+            let own: HashSet<String> = all.iter().map(|template| template.name.clone()).collect();
+            let shared = self.inner.store.templates(Some(DEFAULT_TENANT)).await?;
+            // One of its own hides a shared one of that name.
+            all.extend(shared.into_iter().filter(|t| is_shared(&t.tenant, &t.name) && !own.contains(&t.name)));
+            all.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        Ok(all)
     }
 
     /// One template, by name or id.
@@ -336,6 +358,9 @@ impl Lifecycle {
     pub async fn delete_template(&self, tenant: &str, name: &str) -> Result<(), Error> {
         loop {
             let mut template = self.inner.find_template(tenant, name).await?;
+            if template.tenant != tenant {
+                return Err(Error::SharedTemplate(template.name));
+            }
             let id = template.id.clone();
             template.status = TemplateStatus::Deleted;
             match self.inner.store.swap_template(&template).await? {

@@ -19,7 +19,7 @@ use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
 use crate::patch::bounded;
-use crate::{Error, NewSandbox, crash, files};
+use crate::{Error, NewSandbox, crash, files, tenants};
 
 /// How long a fresh clone may take to answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ pub(crate) type Answer = oneshot::Receiver<Result<Reply, Error>>;
 /// Checks the request against template, defaults and limits, writes the row with its intent, and gives it an owner.
 pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) -> Result<(SandboxId, Answer), Error> {
     let row = resolve(inner, id, new).await?;
-    inner.store.insert_sandbox(&row, None).await?;
+    tenants::admit(inner, &row).await?;
     let id = row.id.clone();
     let (reply, answer) = oneshot::channel();
     own(inner, Start { row, held: Held::default(), first: Some((Plan::Create, Some(reply))) });
