@@ -9,11 +9,13 @@ mod execute;
 mod file;
 mod info;
 mod patch;
+mod key;
 mod problem;
 mod process;
 mod sandbox;
 mod schema;
 mod template;
+mod tenant;
 mod time;
 
 pub use event::{Event, EventList};
@@ -21,6 +23,7 @@ pub use execute::{Command, ExecuteRequest, ExecuteResponse};
 pub use file::{FileEntry, FileList, FileType, WrittenFile};
 pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
 pub use patch::PatchSandbox;
+pub use key::{CreateKey, CreatedKey, Key, KeyList};
 pub use problem::{PROBLEM_JSON, Problem};
 pub use process::{
     Frame, FrameBytes, Process, ProcessList, PtySize, SignalRequest, StartProcess, TerminalRequest, TunnelMessage,
@@ -30,6 +33,7 @@ pub use sandbox::{
     Status, Storage, SuspendRequest, Transition, TransitionKind,
 };
 pub use template::{BuildError, BuildEvent, CreateTemplate, Template, TemplateList};
+pub use tenant::{ChangeTenant, CreateTenant, LimitsRequest, Tenant, TenantList};
 pub use time::{DurationText, Instant};
 
 /// Media type of streams and build logs: one JSON object a line.

@@ -9,6 +9,7 @@ mod error;
 mod events;
 mod files;
 mod patch;
+mod keys;
 mod sandboxes;
 mod send;
 mod templates;
