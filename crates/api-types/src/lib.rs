@@ -8,8 +8,8 @@ mod event;
 mod execute;
 mod file;
 mod info;
-mod patch;
 mod key;
+mod patch;
 mod problem;
 mod process;
 mod sandbox;
@@ -22,8 +22,8 @@ pub use event::{Event, EventList};
 pub use execute::{Command, ExecuteRequest, ExecuteResponse};
 pub use file::{FileEntry, FileList, FileType, WrittenFile};
 pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
-pub use patch::PatchSandbox;
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
+pub use patch::PatchSandbox;
 pub use problem::{PROBLEM_JSON, Problem};
 pub use process::{
     Frame, FrameBytes, Process, ProcessList, PtySize, SignalRequest, StartProcess, TerminalRequest, TunnelMessage,

@@ -1,15 +1,16 @@
 //! The REST surface: turns requests into asks of `lifecycle`, and its answers into the contract's bodies.
 //!
 //! ```text
-//!   request ─▶ request id ─▶ panics ─▶ origin ─▶ route ─▶ handler ─▶ Lifecycle
-//!                  │                                        │ Result<_, Problem>
-//!   answer  ◀──────┴── problems get their body here ◀───────┘
+//!   request ─▶ request id ─▶ panics ─▶ caller, origin ─▶ route ─▶ scope ─▶ handler ─▶ Lifecycle
+//!                  │                                                       │ Result<_, Problem>
+//!   answer  ◀──────┴── problems get their body here ◀──────────────────────┘
 //! ```
 //!
 //! Handlers hold no policy: they read, ask, and write. Every refusal is a `Problem` with a stable
 //! code; only `problem.rs` knows status codes. What must outlive its caller, such as a command, runs in a task of
 //! [`ApiConfig::tasks`].
 
+mod authorize;
 mod body;
 mod caller;
 mod create;
@@ -19,9 +20,10 @@ mod fields;
 mod files;
 mod follow;
 mod frames;
-mod idempotency;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod idempotency;
+mod keys;
 mod linger;
 mod meta;
 mod metrics;
@@ -33,10 +35,12 @@ mod problem;
 mod processes;
 mod query;
 mod request_id;
+mod routes;
 mod sandboxes;
 mod socket;
 mod tcp;
 mod templates;
+mod tenants;
 mod terminal;
 mod upload;
 mod wire;
@@ -44,10 +48,14 @@ mod wire;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
+use secrecy::SecretString;
 use tokio_util::task::TaskTracker;
 use tower_http::catch_panic::CatchPanicLayer;
 use wakeful_lifecycle::Lifecycle;
+
+use crate::caller::Door;
+use crate::routes::Routes;
 
 /// What the surface must know about the daemon.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +68,10 @@ pub struct ApiConfig {
     pub ports: Vec<u16>,
     /// Commands whose callers may have hung up, and refused bodies that are still being sent. Close it and wait for it when the daemon ends.
     pub tasks: TaskTracker,
+    /// Who shows this is admin, whatever keys there are.
+    pub admin_token: Option<SecretString>,
+    /// Others than this machine reach the port: the last key must stay.
+    pub exposed: bool,
 }
 
 /// What handlers work with.
@@ -70,12 +82,10 @@ struct App {
     metrics: Arc<metrics::Metrics>,
 }
 
-/// All routes of the native surface, complete with their layers.
-pub fn router(lifecycle: Lifecycle, config: ApiConfig) -> Router {
-    let config = Arc::new(config);
-    let metrics = Arc::new(metrics::Metrics::new(&lifecycle, &config.version));
+/// The routes of the native surface.
+fn routes() -> Routes {
     let files = || get(files::get).put(files::put).delete(files::delete).post(files::post);
-    let routes = Router::new()
+    Routes::new()
         .route("/healthz", get(meta::healthz))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::openapi))
@@ -101,16 +111,43 @@ pub fn router(lifecycle: Lifecycle, config: ApiConfig) -> Router {
         .route("/v1/templates", get(templates::list).post(templates::create))
         .route("/v1/templates/{name}", get(templates::get).delete(templates::delete))
         .route("/v1/templates/{name}/logs", get(templates::logs))
-        .with_state(App { lifecycle, config: Arc::clone(&config), metrics: Arc::clone(&metrics) });
-    dressed(routes, config).layer(axum::middleware::from_fn_with_state(metrics, metrics::count))
+        .route("/v1/keys", get(keys::list).post(keys::create))
+        .route("/v1/keys/{id}", delete(keys::delete))
+        .route("/v1/tenants", get(tenants::list).post(tenants::create))
+        .route("/v1/tenants/{name}", get(tenants::get).patch(tenants::change).delete(tenants::delete))
+}
+
+/// The paths of all routes, as patterns.
+#[must_use]
+pub fn paths() -> Vec<&'static str> {
+    routes().paths
+}
+
+/// What a server would answer to someone who asked `lifecycle` directly.
+#[must_use]
+pub fn problem_of(error: wakeful_lifecycle::Error) -> wakeful_api_types::Problem {
+    problem::Problem::from(error).wire("")
+}
+
+/// All routes of the native surface, complete with their layers.
+pub fn router(lifecycle: Lifecycle, config: ApiConfig) -> Router {
+    let config = Arc::new(config);
+    let door = Door::new(Arc::clone(&config), Arc::clone(lifecycle.registry().keyring()));
+    let metrics = Arc::new(metrics::Metrics::new(&lifecycle, &config.version));
+    let app = App { lifecycle, config, metrics: Arc::clone(&metrics) };
+    // Of handlers only: what leads nowhere needs no scope.
+    let scopes = axum::middleware::from_fn_with_state(app.clone(), authorize::check);
+    dressed(routes().router.route_layer(scopes).with_state(app), door)
+        .layer(axum::middleware::from_fn_with_state(metrics, metrics::count))
 }
 
 /// What every route has around it.
-fn dressed(routes: Router, config: Arc<ApiConfig>) -> Router {
+fn dressed(routes: Router, door: Door) -> Router {
+    let config = Arc::clone(&door.config);
     routes
         .fallback(meta::no_route)
         .method_not_allowed_fallback(meta::no_method)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&config), origin::refuse_strangers))
+        .layer(axum::middleware::from_fn_with_state(door, caller::identify))
         .layer(CatchPanicLayer::custom(problem::of_panic))
         .layer(axum::middleware::map_request_with_state(config, linger::read_on))
         .layer(axum::middleware::from_fn(request_id::give_id))

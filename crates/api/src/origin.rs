@@ -1,31 +1,58 @@
-//! A web page must not drive a local daemon.
+//! A web page must not drive a local daemon; with keys, pages of everywhere may call.
 //!
 //! Without keys, whoever reaches the port is admin. A page in this machine's browser reaches it too, by a plain
 //! cross-origin request (it sends its `Origin`) or by a name of its own that resolves to 127.0.0.1 (it sends that name as
 //! `Host`). Both are refused. Previews are pages of strangers as well: they lie under the domain, so an origin must be the
 //! API's own host and not merely under it.
+//!
+//! With keys, a page has nothing but what its user gave it: there are no cookies here, and a browser adds no key by
+//! itself. So any origin may call (`Access-Control-Allow-Origin: *`), and the host's name is no longer looked at.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Uri, header};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use wakeful_model::Code;
 
 use crate::ApiConfig;
 use crate::problem::Problem;
 
-/// The layer.
-pub(crate) async fn refuse_strangers(State(config): State<Arc<ApiConfig>>, request: Request, next: Next) -> Response {
-    match check(&config, request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+/// How long a browser may remember what it was allowed.
+const REMEMBER: &str = "600";
+/// What a page may read of an answer beside its body.
+const READABLE: &str = "X-Request-Id, Location, Retry-After, Content-Range, Last-Modified, WWW-Authenticate";
+
+/// The answer to a browser that asks whether a page may call, where there are keys.
+pub(crate) fn preflight(request: &Request) -> Option<Response> {
+    let headers = request.headers();
+    if request.method() != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
+        return None;
     }
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let answer = response.headers_mut();
+    allow_all(answer);
+    let methods = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE");
+    answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    // As asked: `*` would not include Authorization, and SDKs have headers of their own.
+    if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+    }
+    answer.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(REMEMBER));
+    answer.insert(header::VARY, HeaderValue::from_static("Access-Control-Request-Headers"));
+    Some(response)
 }
 
-fn check(config: &ApiConfig, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+/// Lets pages of every origin read an answer. Only where there are keys.
+pub(crate) fn allow_all(headers: &mut HeaderMap) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(READABLE));
+}
+
+/// Where there are no keys: refuses hosts and origins that are not ours.
+pub(crate) fn refuse_strangers(config: &ApiConfig, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
     let refused = |what: &str, value: &str| {
         let value: String = value.chars().take(200).collect();
         Problem::new(Code::ForeignOrigin, format!("{what} {value:?} is not this server's"))
@@ -108,7 +135,7 @@ mod tests {
                 headers.insert(name, HeaderValue::from_str(value).unwrap());
             }
         }
-        check(&config, &Uri::from_static("/v1/info"), &headers).is_ok()
+        refuse_strangers(&config, &Uri::from_static("/v1/info"), &headers).is_ok()
     }
 
     #[test]
@@ -170,6 +197,6 @@ mod tests {
     fn the_target_counts_as_host() {
         let config = ApiConfig { domain: "localhost".into(), ..ApiConfig::default() };
         let uri = Uri::from_static("http://evil.example/v1/info");
-        assert!(check(&config, &uri, &HeaderMap::new()).is_err());
+        assert!(refuse_strangers(&config, &uri, &HeaderMap::new()).is_err());
     }
 }

@@ -14,8 +14,8 @@ use crate::problem::Problem;
 /// Longest path in a guest.
 const LONGEST: usize = 4096;
 
-/// The segment after `/v1/sandboxes/` or `/v1/templates/`.
-fn third_segment(uri: &Uri) -> &str {
+/// The segment after `/v1/sandboxes/`, `/v1/templates/` and the like.
+pub(crate) fn third_segment(uri: &Uri) -> &str {
     uri.path().split('/').nth(3).unwrap_or("")
 }
 

@@ -153,7 +153,7 @@ impl Problem {
         self.0.field.as_deref()
     }
 
-    fn wire(self, request_id: &str) -> wakeful_api_types::Problem {
+    pub(crate) fn wire(self, request_id: &str) -> wakeful_api_types::Problem {
         wakeful_api_types::Problem {
             kind: "about:blank".into(),
             title: self.0.status.canonical_reason().unwrap_or("Error").into(),
@@ -236,6 +236,9 @@ impl From<Error> for Problem {
         match error {
             Error::SuspendedDuringExec { pid, seq, .. } => problem.with("pid", pid).with("seq", seq),
             Error::InsufficientCapacity { fits, .. } => problem.with("fits", fits),
+            Error::QuotaExceeded { limit, used, most, .. } => {
+                problem.with("limit", limit.to_string()).with("used", used).with("most", most)
+            }
             _ => problem,
         }
     }
@@ -259,6 +262,13 @@ mod tests {
         insta::assert_snapshot!(body(Error::Refused { id: id(), refusal: Refusal::Suspended }.into()), @r#"{"type":"about:blank","title":"Conflict","status":409,"code":"sandbox_suspended","detail":"sbx_k3v7q2m5x6a4b2c7d5ef: it is suspended and auto_resume is off","hint":"POST /v1/sandboxes/sbx_k3v7q2m5x6a4b2c7d5ef/wake","field":null,"request_id":"r1"}"#);
         insta::assert_snapshot!(body(Error::SuspendedDuringExec { id: id(), pid: Some(214), seq: 3 }.into()), @r#"{"type":"about:blank","title":"Conflict","status":409,"code":"suspended_during_exec","detail":"sbx_k3v7q2m5x6a4b2c7d5ef was suspended while the command ran; it is frozen with the sandbox and goes on after the next wake","hint":"POST /v1/sandboxes/sbx_k3v7q2m5x6a4b2c7d5ef/wake, or any call on it","field":null,"request_id":"r1","pid":214,"seq":3}"#);
         insta::assert_snapshot!(body(Error::InsufficientCapacity { detail: "no memory".into(), fits: None }.into()), @r#"{"type":"about:blank","title":"Insufficient Storage","status":507,"code":"insufficient_capacity","detail":"no memory","hint":null,"field":null,"request_id":"r1","fits":null}"#);
+    }
+
+    #[test]
+    fn a_limit_is_named() {
+        let error =
+            Error::QuotaExceeded { tenant: "acme".into(), limit: wakeful_model::Limit::MemoryMb, used: 512, most: 600 };
+        insta::assert_snapshot!(body(error.into()), @r#"{"type":"about:blank","title":"Too Many Requests","status":429,"code":"quota_exceeded","detail":"tenant acme has 512 of at most 600 memory_mb, and this would be more","hint":"suspend a sandbox that runs, or ask for a smaller one","field":null,"request_id":"r1","limit":"memory_mb","used":512,"most":600}"#);
     }
 
     #[test]

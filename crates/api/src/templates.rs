@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value};
 use wakeful_api_types::{BuildEvent, NDJSON, TemplateList};
-use wakeful_lifecycle::NewTemplate;
+use wakeful_lifecycle::{NewTemplate, is_shared};
 use wakeful_model::{Code, Template, TemplateId, TemplateSource};
 
 use crate::body::{Object, json};
@@ -33,6 +33,7 @@ pub(crate) async fn create(
     Query::of(&uri, &[])?;
     let key = Key::of(&headers, "POST /v1/templates", &body.0)?;
     let new = new_template(&caller.tenant, body.0)?;
+    only_admins_share(&caller, &new.tenant, &new.name)?;
     let accepted = |template: Template| {
         let location = format!("/v1/templates/{}", template.name);
         idempotency::answer(StatusCode::ACCEPTED, location, &wire::template(template))
@@ -44,6 +45,17 @@ pub(crate) async fn create(
         found => accepted(found?).map(Some),
     };
     idempotency::once(&app, &caller.tenant, key, TemplateId::random, make, made).await
+}
+
+/// What every tenant runs is not for one of them to replace, not even for the one it lies in.
+fn only_admins_share(caller: &Caller, tenant: &str, name: &str) -> Result<(), Problem> {
+    if caller.is_admin() || !is_shared(tenant, name) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::Forbidden,
+        format!("template {name:?} is shared by all tenants: it is for admins to change"),
+    ))
 }
 
 pub(crate) fn new_template(tenant: &str, body: Map<String, Value>) -> Result<NewTemplate, Problem> {
@@ -99,7 +111,10 @@ pub(crate) async fn delete(
     uri: Uri,
 ) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    app.lifecycle.delete_template(&caller.tenant, &name).await?;
+    let template = app.lifecycle.template(&caller.tenant, &name).await?;
+    only_admins_share(&caller, &template.tenant, &template.name)?;
+    // By id: the name may be another's by now.
+    app.lifecycle.delete_template(&caller.tenant, template.id.as_str()).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

@@ -38,7 +38,7 @@ fn toy() -> Router {
         .route("/busy", get(async || Problem::new(Code::Busy, "later")))
         .route("/upload", put(upload))
         .route("/unread", put(async || Problem::new(Code::SandboxNotFound, "there is none")));
-    dressed(routes, config)
+    dressed(routes, Door::new(config, Arc::default()))
 }
 
 async fn call(method: Method, uri: &str, headers: &[(&str, &str)]) -> Response<Body> {

@@ -1,6 +1,6 @@
 //! Keys and tenants.
 
-use reqwest::Method;
+use reqwest::{Method, Url};
 use wakeful_api_types::{
     ChangeTenant, CreateKey, CreateTenant, CreatedKey, KeyList, LimitsRequest, Tenant, TenantList,
 };
@@ -9,6 +9,18 @@ use crate::send::CALL;
 use crate::{Client, Error};
 
 impl Client {
+    /// Whether the server is this machine, reached without leaving it.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        self.address.loopback
+    }
+
+    /// The server's port.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        Url::parse(self.url()).ok()?.port_or_known_default()
+    }
+
     /// `POST /v1/keys`. The secret is in this answer and nowhere else.
     ///
     /// # Errors

@@ -26,9 +26,9 @@ mod diff;
 mod engine;
 mod engines;
 mod files;
+mod filter;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-mod filter;
 mod host;
 mod initramfs;
 mod jail;

@@ -35,8 +35,8 @@ mod recover;
 mod registry;
 mod request;
 mod templates;
-mod uses;
 mod tenants;
+mod uses;
 mod view;
 
 pub use access::{Access, Use};

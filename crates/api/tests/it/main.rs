@@ -3,9 +3,12 @@
 
 mod server;
 
+mod callers;
 mod events;
 mod idempotency;
+mod keys;
 mod meta;
 mod raw;
 mod sandboxes;
 mod templates;
+mod tenants;

@@ -40,11 +40,16 @@ impl Runtime for NoEngine {
     }
 }
 
-/// A server with a sandbox that was destroyed, and a template. (One that lives would need an engine.)
+/// The text of the admin token.
+pub(crate) const ADMIN_TOKEN: &str = "wka_00112233445566778899aabbccddeeff00112233";
+
+/// A server with a sandbox that was destroyed, and a template; another of both is of tenant `acme`. (One that lives would
+/// need an engine.)
 pub(crate) struct Server {
     pub(crate) client: Client,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) gone: SandboxId,
+    pub(crate) theirs: SandboxId,
     address: String,
     _tasks: JoinSet<()>,
     _dir: TempDir,
@@ -52,6 +57,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start() -> Self {
+        Self::start_with(ApiConfig::default()).await
+    }
+
+    /// With what only some tests need.
+    pub(crate) async fn start_with(config: ApiConfig) -> Self {
         let dir = TempDir::new().unwrap();
         let (data, run) = (dir.path().join("data"), dir.path().join("run"));
         std::fs::create_dir(&data).unwrap();
@@ -60,22 +70,27 @@ impl Server {
         let gone = SandboxId::random();
         store.insert_template(&template()).await.unwrap();
         store.insert_sandbox(&destroyed(&gone), None).await.unwrap();
+        let theirs = SandboxId::random();
+        let tools = Template { tenant: "acme".into(), name: "tools".into(), ..template() };
+        store.insert_template(&tools).await.unwrap();
+        store.insert_sandbox(&Sandbox { tenant: "acme".into(), ..destroyed(&theirs) }, None).await.unwrap();
         let layout = Layout::new(data, run);
-        let config = Config { layout, store: Arc::new(store), runtime: Arc::new(NoEngine), defaults: defaults() };
-        let lifecycle = Lifecycle::start(config).await.unwrap();
+        let wired = Config { layout, store: Arc::new(store), runtime: Arc::new(NoEngine), defaults: defaults() };
+        let lifecycle = Lifecycle::start(wired).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = ApiConfig {
             version: "1.2.3".into(),
             domain: "localhost".into(),
             ports: vec![address.port()],
-            ..ApiConfig::default()
+            admin_token: Some(ADMIN_TOKEN.to_owned().into()),
+            ..config
         };
         let router = wakeful_api::router(lifecycle.clone(), config);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
         let client = Client::new(&format!("http://{address}"), None).unwrap();
-        Self { client, lifecycle, gone, address: address.to_string(), _tasks: tasks, _dir: dir }
+        Self { client, lifecycle, gone, theirs, address: address.to_string(), _tasks: tasks, _dir: dir }
     }
 
     /// Sends bytes that no client library would, and gives the whole answer.
@@ -88,19 +103,33 @@ impl Server {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
+    /// A client that shows this.
+    pub(crate) fn client_with(&self, key: &str) -> Client {
+        Client::new(&format!("http://{}", self.address), Some(key)).unwrap()
+    }
+
     /// Status and code of the answer to a request line and a body.
     pub(crate) async fn code(&self, line: &str, body: &str) -> (u16, String) {
-        let request = format!(
-            "{line} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-            self.address,
-            body.len()
-        );
+        let (status, code, _) = self.call(line, &[], body).await;
+        (status, code)
+    }
+
+    /// Status, code and head of the answer to a request with headers, one of which may be `Host`.
+    pub(crate) async fn call(&self, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
+        let mut request = format!("{line} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            request.push_str(&format!("Host: {}\r\n", self.address));
+        }
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str(&format!("\r\n{body}"));
         let answer = self.raw(request.as_bytes()).await;
         let status = answer.split(' ').nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
         assert!(head.to_lowercase().contains("x-request-id: "), "{answer}");
         let body: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-        (status, body["code"].as_str().unwrap_or_default().to_owned())
+        (status, body["code"].as_str().unwrap_or_default().to_owned(), head.to_lowercase())
     }
 }
 
