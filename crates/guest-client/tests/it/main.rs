@@ -6,4 +6,5 @@ mod control;
 mod e2b;
 mod exec;
 mod files;
+mod process;
 mod tunnel;
