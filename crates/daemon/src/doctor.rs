@@ -102,7 +102,7 @@ pub async fn examine(config: &Config) -> Report {
     let selected_runtime = select(config, &runtimes);
     let settings = config.clone();
     let known = runtimes.clone();
-    let qemu = checks::find_qemu(config);
+    let qemu = checks::find_qemu(config, &paths);
     let version = match (&qemu, runtimes.iter().find_map(|runtime| runtime.version.clone())) {
         (_, Some(version)) => Some(version),
         // the driver could not open for another reason, which must not hide this
@@ -116,6 +116,12 @@ pub async fn examine(config: &Config) -> Report {
     });
     let checks = looking.await.unwrap_or_else(|error| vec![Check::fail("doctor", format!("a check failed: {error}"))]);
     Report { version: env!("CARGO_PKG_VERSION"), data_dir, selected_runtime, runtimes, checks }
+}
+
+/// Whether the QEMU that would be used maps golden memory read-only.
+pub(crate) async fn maps_read_only(config: &Config, paths: &Paths) -> bool {
+    let Some(qemu) = checks::find_qemu(config, paths) else { return false };
+    ask_version(&qemu).await.is_some_and(|version| checks::is_hardened(&version))
 }
 
 /// What `qemu --version` says: "QEMU emulator version 7.2.18 (Debian …)".

@@ -61,6 +61,9 @@ pub enum Error {
     /// The guest kernel could not be prepared.
     #[error("could not prepare the guest kernel")]
     Kernel(#[source] wakeful_driver::Error),
+    /// A hardened QEMU could not be had.
+    #[error("could not get a QEMU that maps golden memory read-only")]
+    Hardened(#[source] wakeful_driver::Error),
     /// Nothing here can run a guest.
     #[error("no runtime is usable: {0}")]
     NoRuntime(String),
@@ -112,6 +115,15 @@ pub enum Templates {
     },
 }
 
+/// Whether a newer QEMU is fetched if the installed one lets engines write to golden memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hardened {
+    /// It is.
+    Yes,
+    /// What is installed is used.
+    No,
+}
+
 /// Does all of it. `templates` names the built-in templates that are wanted.
 ///
 /// # Errors
@@ -119,7 +131,12 @@ pub enum Templates {
 ///
 /// # Cancel safety
 /// It can be dropped between any two steps and run again. An installation of packages is left to finish.
-pub async fn setup(config: &Config, templates: &[String], progress: Listener<'_>) -> Result<Outcome, Error> {
+pub async fn setup(
+    config: &Config,
+    templates: &[String],
+    hardened: Hardened,
+    progress: Listener<'_>,
+) -> Result<Outcome, Error> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
@@ -131,6 +148,11 @@ pub async fn setup(config: &Config, templates: &[String], progress: Listener<'_>
         progress(Progress { step: "packages", fraction: from.fraction, line: Some(from.line) });
     };
     wakeful_debian::ensure_installed(wakeful_debian::RUNTIME_PACKAGES, &told).await.map_err(Error::Packages)?;
+
+    if hardened == Hardened::Yes && !doctor::maps_read_only(config, &paths).await {
+        progress(Progress { step: "hardened engine", fraction: None, line: None });
+        wakeful_driver_qemu::fetch_hardened(&paths.data).await.map_err(Error::Hardened)?;
+    }
 
     progress(Progress { step: "guest kernel", fraction: None, line: None });
     let kernel = match &config.qemu.kernel {

@@ -86,6 +86,7 @@ pub(crate) fn qemu_config(config: &Config, data: &Path, run: &Path) -> QemuConfi
             config::Accel::Tcg => wakeful_driver_qemu::Accel::Tcg,
         },
         kernel: config.qemu.kernel.clone(),
+        io_bytes_per_second: config.qemu.io_bytes_per_second,
         ..QemuConfig::new(data, run)
     }
 }

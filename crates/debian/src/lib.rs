@@ -10,11 +10,13 @@
 //!   check_installable()  apt-get --simulate          whether a template's packages exist and get on
 //!   latest_dependency()  apt-cache depends           "linux-image-cloud-amd64" -> the kernel it stands for today
 //!   fetch_unpacked()     apt-get download, dpkg-deb  a package's files, without installing it
+//!   fetch_backports()    the same with lists apart   packages that are newer than the release
 //! ```
 //!
 //! It fails when the archive cannot be reached, when a package does not exist, or when another `apt` holds its locks
 //! for too long; [`Error`] says which, with the last lines that the program printed.
 
+mod backports;
 mod error;
 mod install;
 mod lock;
@@ -23,6 +25,7 @@ mod package;
 mod program;
 mod sources;
 
+pub use backports::fetch_backports;
 pub use error::Error;
 pub use install::{ensure_installed, missing};
 pub use name::check_name;

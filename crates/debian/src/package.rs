@@ -105,7 +105,12 @@ pub async fn fetch_unpacked(package: &str, into: &Path) -> Result<(), Error> {
 
     let root = temporary.path().join("root");
     Program::new("dpkg-deb").arg("-x").arg(&deb).arg(&root).deadline(Duration::from_secs(180)).text().await?;
-    let (root, target) = (root, into.to_owned());
+    place_unpacked(&root, into).await
+}
+
+/// [`place`], on a thread that may block.
+pub(crate) async fn place_unpacked(root: &Path, into: &Path) -> Result<(), Error> {
+    let (root, target) = (root.to_owned(), into.to_owned());
     let placed = tokio::task::spawn_blocking(move || place(&root, &target)).await;
     placed.unwrap_or_else(|_| Err(Error::io("unpack to", into)(std::io::Error::other("the task was stopped"))))
 }

@@ -143,22 +143,29 @@ impl Pinned {
     }
 }
 
-/// Finds the installed QEMU.
-pub(crate) fn find(binary: Option<&Path>) -> Result<PathBuf, Error> {
+/// The QEMU that `setup` has fetched because the installed one cannot map golden memory read-only.
+pub(crate) fn fetched(data_dir: &Path) -> PathBuf {
+    data_dir.join("qemu/usr/bin").join(PROGRAM)
+}
+
+/// Finds the QEMU to use: the configured one, else the one that was fetched, else the installed one.
+pub(crate) fn find(data_dir: &Path, binary: Option<&Path>) -> Result<PathBuf, Error> {
     let missing = |what: String| Error::Missing { what };
     if let Some(binary) = binary {
         let real = binary.canonicalize();
         return real.map_err(|_| missing(format!("{} (the configured qemu binary)", binary.display())));
     }
-    ["/usr/local/bin", "/usr/bin", "/bin"]
-        .iter()
-        .find_map(|dir| Path::new(dir).join(PROGRAM).canonicalize().ok())
+    let installed = ["/usr/local/bin", "/usr/bin", "/bin"].into_iter().map(|dir| Path::new(dir).join(PROGRAM));
+    [fetched(data_dir)]
+        .into_iter()
+        .chain(installed)
+        .find_map(|path| path.canonicalize().ok())
         .ok_or_else(|| missing(format!("{PROGRAM} (apt-get install qemu-system-x86)")))
 }
 
 /// Copies the installed QEMU, unless that was done before and nothing has changed. Blocks.
 pub(crate) fn pin(data_dir: &Path, binary: Option<&Path>) -> Result<Pinned, Error> {
-    let binary = find(binary)?;
+    let binary = find(data_dir, binary)?;
     let engines = data_dir.join("engines");
     let current = engines.join("current.json");
     if let Some(known) = files::read_json::<Current>(&current)

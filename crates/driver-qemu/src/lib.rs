@@ -108,6 +108,29 @@ impl QemuConfig {
     }
 }
 
+/// The QEMU that engines are copied from: the configured one, else the one that [`fetch_hardened`] got, else the
+/// installed one.
+///
+/// # Errors
+/// `Missing` if there is none.
+pub fn find_qemu(data_dir: &Path, binary: Option<&Path>) -> Result<PathBuf, Error> {
+    engines::find(data_dir, binary)
+}
+
+/// Gets a QEMU that maps golden memory read-only from the backports of this host's release, into the data directory and
+/// without installing it. Quick if it is there.
+///
+/// # Errors
+/// If it cannot be had.
+pub async fn fetch_hardened(data_dir: &Path) -> Result<PathBuf, Error> {
+    let packages = ["qemu-system-x86", "qemu-system-common", "qemu-system-data"];
+    wakeful_debian::fetch_backports(&packages, &data_dir.join("qemu")).await.map_err(|error| Error::Io {
+        doing: "fetch QEMU from the release's backports".to_owned(),
+        source: std::io::Error::other(error),
+    })?;
+    Ok(engines::fetched(data_dir))
+}
+
 /// The driver.
 #[derive(Debug)]
 pub struct Qemu {

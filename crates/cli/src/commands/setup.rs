@@ -37,6 +37,9 @@ pub(crate) struct Setup {
     /// Build this template only (repeatable) [default: base and python]
     #[arg(long, value_name = "NAME")]
     template: Vec<String>,
+    /// Fetch a newer QEMU from the release's backports if the installed one lets engines write to golden memory
+    #[arg(long)]
+    hardened: bool,
     /// Show all that programs say
     #[arg(short, long)]
     verbose: bool,
@@ -56,7 +59,8 @@ impl Setup {
             steps.lock().expect("no panic while it is held").event(event.step, event.fraction, event.line);
         };
         let work = async {
-            let done = setup::setup(&loaded.config, &templates, &told).await;
+            let hardened = if self.hardened { setup::Hardened::Yes } else { setup::Hardened::No };
+            let done = setup::setup(&loaded.config, &templates, hardened, &told).await;
             let mut steps = steps.lock().expect("no panic while it is held");
             match &done {
                 Ok(outcome) => steps.done(&describe(outcome)),
@@ -135,7 +139,9 @@ fn refused(error: &Error) -> Failure {
     match error {
         Error::NotRoot => failure.hint("sudo wakeful setup"),
         Error::NoBuiltin(_) => failure.hint(format!("there are {}", setup::BUILTINS.join(", "))),
-        Error::Packages(_) | Error::Kernel(_) => failure.hint("can `apt-get update` reach your package archive?"),
+        Error::Packages(_) | Error::Kernel(_) | Error::Hardened(_) => {
+            failure.hint("can `apt-get update` reach your package archive?")
+        }
         Error::NoRuntime(_) => failure.hint("`wakeful doctor` shows what is missing"),
         Error::Build { .. } => failure.hint("run setup again with --verbose to see all that the build says"),
         Error::Paths(_) | Error::Wire(_) | Error::Template { .. } => failure,

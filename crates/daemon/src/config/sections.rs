@@ -299,11 +299,14 @@ pub struct Qemu {
     /// A prepared kernel directory, if not the newest in the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
+    /// The most that one engine may read and write each, on the data directory's disk; without it there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io_bytes_per_second: Option<u64>,
 }
 
 impl Default for Qemu {
     fn default() -> Self {
-        Self { binary: None, accel: Accel::Auto, kernel: None }
+        Self { binary: None, accel: Accel::Auto, kernel: None, io_bytes_per_second: None }
     }
 }
 

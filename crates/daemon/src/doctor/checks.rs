@@ -1,10 +1,12 @@
 //! The checks themselves. Each looks at one thing and never fails: what it cannot find out, it says.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use wakeful_api_types::RuntimeInfo;
+use wakeful_driver_qemu::Confinement;
 
 use super::Check;
 use crate::config::Config;
@@ -24,15 +26,18 @@ pub(super) fn all(
     runtimes: &[RuntimeInfo],
     qemu_found: Option<(&Path, &str)>,
 ) -> Vec<Check> {
+    let confinement = Confinement::examine();
     vec![
         root(),
         kernel(),
         kvm(runtimes),
-        qemu(config, qemu_found),
+        qemu(config, paths, qemu_found),
         tools(),
         data_dir(paths),
         run_dir(paths),
-        cgroups(),
+        cgroups(&confinement),
+        namespaces(&confinement),
+        seccomp(&confinement),
         clock(),
         guest_kernel(config, paths),
         templates(paths),
@@ -84,29 +89,30 @@ fn kvm(runtimes: &[RuntimeInfo]) -> Check {
 }
 
 /// The binary that the driver would use.
-pub(super) fn find_qemu(config: &Config) -> Option<PathBuf> {
-    match &config.qemu.binary {
-        Some(path) => executable(path).then(|| path.clone()),
-        None => in_path("qemu-system-x86_64"),
-    }
+pub(super) fn find_qemu(config: &Config, paths: &Paths) -> Option<PathBuf> {
+    let found = wakeful_driver_qemu::find_qemu(&paths.data, config.qemu.binary.as_deref()).ok();
+    found.filter(|path| executable(path))
+}
+
+/// Before it, QEMU opens the golden memory file for writing even for a private mapping.
+pub(super) fn is_hardened(qemu: &str) -> bool {
+    version(qemu) >= Some((8, 2))
 }
 
 /// The binary and its version.
-fn qemu(config: &Config, found: Option<(&Path, &str)>) -> Check {
+fn qemu(config: &Config, paths: &Paths, found: Option<(&Path, &str)>) -> Check {
     let Some((path, found)) = found else {
-        return match find_qemu(config) {
+        return match find_qemu(config, paths) {
             Some(path) => Check::fail("qemu", format!("{} does not tell its version", path.display())).fix(SETUP),
             None => Check::fail("qemu", "qemu-system-x86_64 is not installed").fix(SETUP),
         };
     };
     let path = path.display();
-    match version(found) {
-        Some(number) if number >= (8, 2) => {
-            Check::ok("qemu", format!("{found} ({path}), hardened: engines map golden memory read-only"))
-        }
-        // an older one opens the golden memory file for writing even for a private mapping
-        _ => Check::warn("qemu", format!("{found} ({path}), degraded: before 8.2 engines can write to golden memory"))
-            .fix("install qemu-system-x86 8.2 or newer, from your release's backports"),
+    if is_hardened(found) {
+        Check::ok("qemu", format!("{found} ({path}), hardened: engines map golden memory read-only"))
+    } else {
+        Check::warn("qemu", format!("{found} ({path}), degraded: before 8.2 engines can write to golden memory"))
+            .fix("wakeful setup --hardened")
     }
 }
 
@@ -181,26 +187,37 @@ fn run_dir(paths: &Paths) -> Check {
     }
 }
 
-fn cgroups() -> Check {
-    let root = Path::new("/sys/fs/cgroup");
-    match fs::read_to_string(root.join("cgroup.controllers")) {
-        Ok(text) => {
-            let there: Vec<&str> = text.split_whitespace().collect();
-            let missing: Vec<&str> =
-                ["memory", "cpu", "pids"].into_iter().filter(|name| !there.contains(name)).collect();
-            if missing.is_empty() {
-                Check::ok("cgroups", "version 2 with memory, cpu and pids")
-            } else {
-                Check::warn(
-                    "cgroups",
-                    format!("version 2 without {}: engines are not limited by it", missing.join(", ")),
-                )
-            }
+/// What engines are limited by, as it was found by trying.
+fn cgroups(found: &Confinement) -> Check {
+    let versions: BTreeSet<u32> = found.limits.iter().map(|(_, version)| *version).collect();
+    let versions = versions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    let names = found.limits.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    match (found.limits.is_empty(), found.unlimited.as_slice()) {
+        (true, _) => Check::warn("cgroups", "none can be made: engines may use all of the host")
+            .fix("run as root where /sys/fs/cgroup can be written (in a container: --privileged --cgroupns=host)"),
+        // limits of the disk are off unless they are configured
+        (false, [] | ["io"]) => Check::ok("cgroups", format!("version {versions}: engines are limited in {names}")),
+        (false, missing) => {
+            let missing = missing.join(", ");
+            Check::warn("cgroups", format!("version {versions}: engines are limited in {names}, but not in {missing}"))
+                .fix("boot with systemd.unified_cgroup_hierarchy=1")
         }
-        Err(_) if root.join("memory").is_dir() => Check::warn("cgroups", "version 1: engines are not limited by it")
-            .fix("boot with systemd.unified_cgroup_hierarchy=1"),
-        Err(_) => Check::warn("cgroups", "version 2 is not mounted: engines are not limited by it")
-            .fix("mount -t cgroup2 none /sys/fs/cgroup"),
+    }
+}
+
+fn namespaces(found: &Confinement) -> Check {
+    match &found.namespaces {
+        None => Check::ok("namespaces", "engines have a root, a process table and a network of their own"),
+        Some(why) => Check::warn("namespaces", format!("degraded: engines see the host's files and processes: {why}"))
+            .fix("run as root on a kernel of version 5.12 or newer (in a container: --privileged)"),
+    }
+}
+
+fn seccomp(found: &Confinement) -> Check {
+    match &found.filter {
+        None => Check::ok("seccomp", "engines' system calls are filtered"),
+        Some(why) => Check::warn("seccomp", format!("degraded: engines' system calls cannot be filtered: {why}"))
+            .fix("boot a kernel with CONFIG_SECCOMP_FILTER"),
     }
 }
 
@@ -321,6 +338,29 @@ mod tests {
         let found = data_dir(&paths);
         assert!(found.detail.contains("MiB free"), "{found:?}");
         assert_eq!(entries(&paths.data).filter(|path| path.to_string_lossy().contains("doctor")).count(), 0);
+    }
+
+    #[test]
+    fn confinement_is_told_in_words() {
+        let good = Confinement {
+            namespaces: None,
+            limits: vec![("memory", 1), ("pids", 1), ("cpu", 2)],
+            unlimited: vec!["io"],
+            filter: None,
+        };
+        let told = |found: &Confinement| [cgroups(found), namespaces(found), seccomp(found)];
+        assert!(told(&good).iter().all(|check| check.status == Status::Ok));
+        assert_eq!(cgroups(&good).detail, "version 1 and 2: engines are limited in memory, pids, cpu");
+        let bad = Confinement {
+            namespaces: Some("not permitted".into()),
+            limits: Vec::new(),
+            unlimited: vec!["memory", "pids", "cpu", "io"],
+            filter: Some("unknown".into()),
+        };
+        assert!(told(&bad).iter().all(|check| check.status == Status::Warn && check.fix.is_some()));
+        let some = Confinement { limits: vec![("pids", 2)], unlimited: vec!["memory", "cpu", "io"], ..good };
+        assert_eq!(cgroups(&some).status, Status::Warn);
+        assert!(is_hardened("10.0.2") && is_hardened("8.2.0") && !is_hardened("7.2.22") && !is_hardened("new"));
     }
 
     #[test]
