@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio_util::task::TaskTracker;
 
+use crate::files::Watchers;
 use crate::process;
 use crate::reaper::Reaper;
 
@@ -26,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) powers: Powers,
     /// Every process that was started through the agent.
     pub(crate) processes: process::Table,
+    /// Watched directories.
+    pub(crate) watchers: Watchers,
     /// The one place where children are waited for.
     pub(crate) reaper: Reaper,
     /// For work that must outlive the session and the request that began it.
@@ -50,6 +53,7 @@ impl Context {
         Self {
             powers,
             processes: process::Table::default(),
+            watchers: Watchers::default(),
             reaper,
             tasks: TaskTracker::new(),
             hooks,

@@ -1,4 +1,4 @@
-//! The host's end of the agent's channel: restore, quiesce, exec, files, tunnels.
+//! The host's end of the agent's channel: restore, quiesce, exec, files, watches, tunnels.
 //!
 //! ```text
 //!   byte stream (unix socket of the engine, TCP)
@@ -16,6 +16,7 @@ mod exec;
 mod files;
 mod process;
 mod tunnel;
+mod watch;
 
 pub use connect::{Body, Guest, empty, full};
 pub use error::Error;
@@ -24,3 +25,4 @@ pub use files::{Entry, FileHead, FilePart, FileStream};
 pub use process::Job;
 pub use tunnel::Tunnel;
 pub use wakeful_guest_proto as proto;
+pub use watch::{WatchEvent, WatchStream};

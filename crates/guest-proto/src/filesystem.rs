@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::process::number;
+use crate::process::{Empty, number};
 
 /// The most entries that one listing returns.
 pub const MAX_ENTRIES: usize = 10_000;
@@ -175,6 +175,88 @@ pub struct ListDirResponse {
     pub entries: Vec<EntryInfo>,
 }
 
+/// Request of `WatchDir` and `CreateWatcher`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchRequest {
+    /// The directory.
+    #[serde(default)]
+    pub path: String,
+    /// Also what is below its directories, those that are made later included.
+    #[serde(default)]
+    pub recursive: bool,
+    /// Events carry what is there now.
+    #[serde(default, alias = "include_entry")]
+    pub include_entry: bool,
+    /// Accept file systems on which changes made elsewhere go unnoticed.
+    #[serde(default, alias = "allow_network_mounts")]
+    pub allow_network_mounts: bool,
+}
+
+/// What happened to a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are E2B's")]
+pub enum EventType {
+    #[serde(rename = "EVENT_TYPE_CREATE")]
+    Create,
+    #[serde(rename = "EVENT_TYPE_WRITE")]
+    Write,
+    #[serde(rename = "EVENT_TYPE_REMOVE")]
+    Remove,
+    #[serde(rename = "EVENT_TYPE_RENAME")]
+    Rename,
+    #[serde(rename = "EVENT_TYPE_CHMOD")]
+    Chmod,
+    #[default]
+    #[serde(rename = "EVENT_TYPE_UNSPECIFIED", other)]
+    Unspecified,
+}
+
+/// One change in a watched directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesystemEvent {
+    /// Relative to the watched directory, which itself is `.`.
+    #[serde(default)]
+    pub name: String,
+    /// What happened.
+    #[serde(default, rename = "type")]
+    pub kind: EventType,
+    /// What is there now, if that was asked for and something is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<EntryInfo>,
+}
+
+/// A message of `WatchDir`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WatchMessage {
+    /// From here on nothing is missed; always the first.
+    Start(Empty),
+    /// A change.
+    Filesystem(Box<FilesystemEvent>),
+    /// Nothing, for a while.
+    Keepalive(Empty),
+    /// *Ours.* Some changes were lost: there were too many.
+    Overflow(Empty),
+}
+
+/// Answer of `CreateWatcher`, request of `GetWatcherEvents` and `RemoveWatcher`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Watcher {
+    /// Its name.
+    #[serde(default, alias = "watcher_id")]
+    pub watcher_id: String,
+}
+
+/// Answer of `GetWatcherEvents`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatcherEvents {
+    /// What happened since the last call.
+    #[serde(default)]
+    pub events: Vec<FilesystemEvent>,
+}
+
 /// One file that `POST /files` has written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenFile {
@@ -220,5 +302,17 @@ mod tests {
             serde_json::from_str(r#"{"kind":"whiteout","size":0,"mode":0,"owner":"0","group":"0","modifiedMs":0}"#)
                 .unwrap();
         assert_eq!(odd.kind, EntryKind::Other);
+    }
+
+    #[test]
+    fn watch_messages_are_oneofs() {
+        let event = FilesystemEvent { name: "a".into(), kind: EventType::Create, entry: None };
+        let text = serde_json::to_string(&WatchMessage::Filesystem(Box::new(event))).unwrap();
+        assert_eq!(text, r#"{"filesystem":{"name":"a","type":"EVENT_TYPE_CREATE"}}"#);
+        assert_eq!(serde_json::to_string(&WatchMessage::Start(Empty {})).unwrap(), r#"{"start":{}}"#);
+        let odd: FilesystemEvent = serde_json::from_str(r#"{"name":"a","type":"EVENT_TYPE_OPEN"}"#).unwrap();
+        assert_eq!(odd.kind, EventType::Unspecified);
+        let request: WatchRequest = serde_json::from_str(r#"{"path":"/a","include_entry":true}"#).unwrap();
+        assert!(request.include_entry && !request.recursive);
     }
 }

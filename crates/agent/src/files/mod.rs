@@ -1,7 +1,7 @@
 //! E2B's `filesystem.Filesystem` and `/files`, from which the native files are served too.
 //!
 //! The agent works as root; what it makes belongs to the user of the request (`username` or the `Authorization` header,
-//! else the default user). Watching is not there: its calls answer `unimplemented`.
+//! else the default user).
 //!
 //! Everything that touches the disk runs on a blocking thread: a slow disk must not stop other requests.
 
@@ -12,6 +12,8 @@ mod multipart;
 mod path;
 mod tree;
 mod upload;
+mod watch;
+mod watchers;
 
 use std::io;
 use std::path::Path;
@@ -27,6 +29,7 @@ use wakeful_guest_proto::filesystem::{
 use wakeful_guest_proto::process::Empty;
 
 use self::path::Owner;
+pub(crate) use self::watchers::Watchers;
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::process::rpc::{self, Call, Dialect};
@@ -59,7 +62,10 @@ pub(crate) async fn handle(context: Arc<Context>, request: Request<Incoming>) ->
         "Move" => rpc::unary(dialect, move_entry(&context, call, body).await),
         "ListDir" => rpc::unary(dialect, list_dir(&context, call, body).await),
         "Remove" => rpc::unary(dialect, remove(&context, call, body).await),
-        "WatchDir" => rpc::refused(dialect, ErrorBody::new(Code::Unimplemented, "watching is not supported")),
+        "WatchDir" => watchers::stream(&context, call, body).await.unwrap_or_else(|error| rpc::refused(dialect, error)),
+        "CreateWatcher" => rpc::unary(dialect, watchers::create(&context, call, body).await),
+        "GetWatcherEvents" => rpc::unary(dialect, watchers::events(&context, body).await),
+        "RemoveWatcher" => rpc::unary(dialect, watchers::remove(&context, body).await),
         other => rpc::unary::<Empty>(dialect, Err(ErrorBody::new(Code::Unimplemented, format!("no method {other}")))),
     }
 }

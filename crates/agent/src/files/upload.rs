@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::write::GzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
@@ -51,12 +52,15 @@ pub(super) async fn handle(
     call.user = query.remove("username").filter(|name| !name.is_empty()).or(call.user);
     let header =
         |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-    if !matches!(header(CONTENT_ENCODING).as_str(), "" | "identity") {
-        return Err(invalid("compressed uploads are not supported".to_owned()));
-    }
     let content_type = header(CONTENT_TYPE);
-    let target = Target { context: Arc::clone(context), call, mode };
-    let written = if content_type.to_ascii_lowercase().starts_with("multipart/form-data") {
+    let is_form = content_type.to_ascii_lowercase().starts_with("multipart/form-data");
+    let gzip = match header(CONTENT_ENCODING).to_ascii_lowercase().as_str() {
+        "" | "identity" => false,
+        "gzip" if !is_form => true,
+        other => return Err(invalid(format!("an upload in the encoding '{other}' is not supported"))),
+    };
+    let target = Target { context: Arc::clone(context), call, mode, gzip };
+    let written = if is_form {
         let parser = Parser::new(&content_type).map_err(|error| invalid(error.to_string()))?;
         form(&target, path, parser, request.into_body()).await?
     } else {
@@ -136,12 +140,14 @@ struct Target {
     context: Arc<Context>,
     call: Call,
     mode: Option<u32>,
+    gzip: bool,
 }
 
 impl Target {
     async fn open(&self, path: String) -> Result<Sink, ErrorBody> {
-        let mode = self.mode;
-        let writer = blocking(&self.context, self.call.clone(), move |owner| Writer::begin(&path, mode, owner)).await?;
+        let (mode, gzip) = (self.mode, self.gzip);
+        let begin = move |owner| Writer::begin(&path, mode, gzip, owner);
+        let writer = blocking(&self.context, self.call.clone(), begin).await?;
         Ok(Sink { writer: Some(writer), dialect: self.call.dialect, batch: Vec::new(), length: 0 })
     }
 }
@@ -166,8 +172,8 @@ impl Sink {
         let batch = std::mem::take(&mut self.batch);
         self.length = 0;
         let writer = self.with_writer(move |mut writer| {
-            let written = batch.iter().try_for_each(|piece| writer.file.write_all(piece));
-            written.map_err(|error| explain("write", &writer.target, &error))?;
+            let written = batch.iter().try_for_each(|piece| writer.content.write_all(piece));
+            written.map_err(|error| writer.explain(&error))?;
             Ok(writer)
         });
         self.writer = Some(writer.await?);
@@ -192,7 +198,7 @@ impl Sink {
 
 /// A file on its way. Unless finished, dropping it removes everything again.
 struct Writer {
-    file: File,
+    content: Content,
     /// As the request names it.
     asked: PathBuf,
     /// Where it goes: the same, symlinks followed.
@@ -200,6 +206,36 @@ struct Writer {
     mode: u32,
     owner: Owner,
     temporary: Temporary,
+}
+
+/// How bytes get into the file. What is compressed is unpacked as it comes, so the disk is its only bound.
+enum Content {
+    Plain(File),
+    Gzip(Box<GzDecoder<File>>),
+}
+
+impl Content {
+    fn write_all(&mut self, piece: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(file) => file.write_all(piece),
+            Self::Gzip(decoder) => decoder.write_all(piece),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Self::Plain(file) => file,
+            Self::Gzip(decoder) => decoder.get_ref(),
+        }
+    }
+
+    /// Nothing more comes: what is compressed must be whole.
+    fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Gzip(decoder) => decoder.try_finish(),
+        }
+    }
 }
 
 struct Temporary {
@@ -218,7 +254,7 @@ impl Drop for Temporary {
 }
 
 impl Writer {
-    fn begin(path: &str, mode: Option<u32>, owner: Owner) -> Result<Self, ErrorBody> {
+    fn begin(path: &str, mode: Option<u32>, gzip: bool, owner: Owner) -> Result<Self, ErrorBody> {
         let asked = owner.resolve(path)?;
         let (target, existing) = follow(&asked)?;
         let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else { return Err(directory(&asked)) };
@@ -228,15 +264,25 @@ impl Writer {
         let temporary = Temporary { path, made, kept: false };
         let file = File::options().write(true).create_new(true).mode(0o600).open(&temporary.path).map_err(failed)?;
         let mode = mode.or(existing).unwrap_or(0o644);
-        Ok(Self { file, asked, target, mode, owner, temporary })
+        let content = if gzip { Content::Gzip(Box::new(GzDecoder::new(file))) } else { Content::Plain(file) };
+        Ok(Self { content, asked, target, mode, owner, temporary })
+    }
+
+    /// Errors without a number are not the disk's but the decoder's.
+    fn explain(&self, error: &io::Error) -> ErrorBody {
+        if matches!(self.content, Content::Gzip(_)) && error.raw_os_error().is_none() {
+            return ErrorBody::new(Code::InvalidArgument, format!("the upload is not valid gzip: {error}"));
+        }
+        explain("write", &self.target, error)
     }
 
     fn finish(mut self, dialect: Dialect) -> Result<WrittenFile, ErrorBody> {
-        let user = &self.owner.user;
+        self.content.finish().map_err(|error| self.explain(&error))?;
+        let (user, file) = (&self.owner.user, self.content.file());
         let settle = || {
             // Owner first: changing it clears the set-user-id bit.
-            std::os::unix::fs::fchown(&self.file, Some(user.uid), Some(user.gid))?;
-            self.file.set_permissions(Permissions::from_mode(self.mode))?;
+            std::os::unix::fs::fchown(file, Some(user.uid), Some(user.gid))?;
+            file.set_permissions(Permissions::from_mode(self.mode))?;
             fs::rename(&self.temporary.path, &self.target)
         };
         settle().map_err(|error| explain("write", &self.target, &error))?;
@@ -288,6 +334,12 @@ pub(super) fn temporary_name(name: &OsStr) -> io::Result<OsString> {
     Ok(temporary)
 }
 
+/// Whether a name is one of those.
+pub(super) fn is_temporary(name: &OsStr) -> bool {
+    let Some((rest, random)) = name.as_bytes().split_last_chunk::<16>() else { return false };
+    rest.starts_with(b".") && rest.ends_with(b".wakeful-") && random.iter().all(u8::is_ascii_hexdigit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,5 +355,9 @@ mod tests {
         let long = OsString::from("x".repeat(255));
         let (first, second) = (temporary_name(&long).unwrap(), temporary_name(&long).unwrap());
         assert!(first.len() <= 255 && first != second && first.as_bytes()[0] == b'.');
+        assert!(is_temporary(&first) && is_temporary(&temporary_name(OsStr::new("a")).unwrap()));
+        for other in ["", ".a", ".a.wakeful-", "a.wakeful-0123456789abcdef", ".a.wakeful-0123456789abcdex"] {
+            assert!(!is_temporary(OsStr::new(other)), "{other}");
+        }
     }
 }

@@ -149,7 +149,8 @@ pub(crate) fn streaming(frames: Body) -> Response<Body> {
     response
 }
 
-fn spoken(dialect: Dialect, mut error: ErrorBody) -> ErrorBody {
+/// An error in the words that the caller knows.
+pub(crate) fn spoken(dialect: Dialect, mut error: ErrorBody) -> ErrorBody {
     if dialect == Dialect::E2b {
         error.wakeful_code = None;
     }

@@ -80,10 +80,16 @@ async fn errors_of_streams_are_in_the_end_frame() {
     let messages =
         stream(&guest, "/process.Process/Start", start("/"), &[("authorization", "Basic bm9zdWNoOg==")]).await;
     assert_eq!(messages, [json!({"error": {"code": "unauthenticated", "message": "invalid username: 'nosuch'"}})]);
-    let messages = stream(&guest, "/filesystem.Filesystem/WatchDir", json!({"path": "/"}), &[]).await;
-    assert_eq!(messages[0]["error"]["code"], "unimplemented");
-    let (status, error) = unary(&guest, "/filesystem.Filesystem/CreateWatcher", json!({"path": "/"})).await;
-    assert_eq!((status, &error["code"]), (StatusCode::NOT_IMPLEMENTED, &json!("unimplemented")));
+    let watch = |path: &str| stream(&guest, "/filesystem.Filesystem/WatchDir", json!({"path": path}), &[]);
+    assert_eq!(watch("/no/such").await[0]["error"]["code"], "not_found");
+    let messages = watch("/etc/passwd").await;
+    let error = json!({"code": "invalid_argument", "message": "path is not a directory: /etc/passwd"});
+    assert_eq!(messages, [json!({"error": error})]);
+    for method in ["GetWatcherEvents", "RemoveWatcher"] {
+        let (status, error) =
+            unary(&guest, &format!("/filesystem.Filesystem/{method}"), json!({"watcherId": "x"})).await;
+        assert_eq!((status, &error["code"]), (StatusCode::NOT_FOUND, &json!("not_found")));
+    }
     let (status, error) = unary(&guest, "/process.Process/SendSignal", json!({"process": {}})).await;
     assert_eq!((status, &error["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_argument")));
 }
@@ -161,4 +167,101 @@ async fn forms_write_each_file_at_its_own_path() {
         (missing.status(), &error["code"], error.get("wakefulCode")),
         (StatusCode::NOT_FOUND, &json!(404), None)
     );
+}
+
+#[tokio::test]
+async fn a_watcher_is_asked_for_its_events() {
+    let agent = Agent::start().await;
+    let guest = agent.connect().await;
+    let directory = agent.directory().join("w");
+    fs::create_dir(&directory).expect("a directory");
+    let path = directory.display().to_string();
+    let request = json!({"path": path, "recursive": true, "includeEntry": true});
+    let (status, watcher) = unary(&guest, "/filesystem.Filesystem/CreateWatcher", request).await;
+    assert_eq!(status, StatusCode::OK);
+    let events = async || unary(&guest, "/filesystem.Filesystem/GetWatcherEvents", watcher.clone()).await.1;
+    assert_eq!(events().await, json!({"events": []}));
+    // One new file by an upload: exactly three, as their own server would tell.
+    let uploaded = call(&guest, Method::POST, &format!("/files?path={path}/a"), &[], b"raw".to_vec()).await;
+    assert_eq!(uploaded.status(), StatusCode::OK);
+    let told = events().await;
+    let kinds: Vec<_> = told["events"].as_array().expect("a list").iter().map(|e| (&e["name"], &e["type"])).collect();
+    let name = &json!("a");
+    let [create, chmod, write] = ["EVENT_TYPE_CREATE", "EVENT_TYPE_CHMOD", "EVENT_TYPE_WRITE"].map(|kind| json!(kind));
+    assert_eq!(kinds, [(name, &create), (name, &chmod), (name, &write)]);
+    assert_eq!(told["events"][2]["entry"]["size"], "3");
+    assert!(told["events"][2]["entry"].get("native").is_none(), "{told}");
+    let made = json!({"path": format!("{path}/new")});
+    unary(&guest, "/filesystem.Filesystem/MakeDir", made.clone()).await;
+    fs::write(directory.join("new/file"), "").expect("a file");
+    unary(&guest, "/filesystem.Filesystem/Remove", json!({"path": format!("{path}/a")})).await;
+    let told = events().await["events"].as_array().expect("a list").clone();
+    let has = |name: &str, kind: &str| told.iter().any(|e| e["name"] == name && e["type"] == kind);
+    assert!(has("new", "EVENT_TYPE_CREATE") && has("new/file", "EVENT_TYPE_CREATE"), "{told:?}");
+    let removed = json!({"name": "a", "type": "EVENT_TYPE_REMOVE"});
+    assert!(told.contains(&removed), "{told:?}");
+    let (status, _) = unary(&guest, "/filesystem.Filesystem/RemoveWatcher", watcher.clone()).await;
+    assert_eq!(status, StatusCode::OK);
+    let (status, _) = unary(&guest, "/filesystem.Filesystem/GetWatcherEvents", watcher.clone()).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn watches_are_counted() {
+    let agent = Agent::start().await;
+    let guest = agent.connect().await;
+    let request = json!({"path": agent.directory().display().to_string()});
+    let create = async || unary(&guest, "/filesystem.Filesystem/CreateWatcher", request.clone()).await;
+    let (_, first) = create().await;
+    let mut made = 1;
+    let refused = loop {
+        let (status, answer) = create().await;
+        if status != StatusCode::OK {
+            break answer;
+        }
+        made += 1;
+        assert!(made < 1000, "there is no end");
+    };
+    assert_eq!(refused["code"], "resource_exhausted");
+    unary(&guest, "/filesystem.Filesystem/RemoveWatcher", first).await;
+    assert_eq!(create().await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn an_upload_may_be_compressed() {
+    let agent = Agent::start().await;
+    let guest = agent.connect().await;
+    let path = agent.directory().join("plain");
+    let content = b"compressed ".repeat(100_000);
+    let compressed = {
+        use std::io::Write as _;
+        let mut command = std::process::Command::new("gzip");
+        command.arg("-c").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = command.spawn().expect("gzip");
+        let mut input = child.stdin.take().expect("a pipe");
+        let feeding = std::thread::spawn({
+            let content = content.clone();
+            move || input.write_all(&content)
+        });
+        let output = child.wait_with_output().expect("gzip").stdout;
+        feeding.join().expect("no panic").expect("written");
+        output
+    };
+    let target = format!("/files?path={}", path.display());
+    let headers = [("content-type", "application/octet-stream"), ("content-encoding", "gzip")];
+    let answer = call(&guest, Method::POST, &target, &headers, compressed.clone()).await;
+    assert_eq!(answer.status(), StatusCode::OK, "{}", String::from_utf8_lossy(answer.body()));
+    assert!(fs::read(&path).expect("is there") == content);
+    // Cut off, damaged, or with something behind it: refused, and what was there stays.
+    let mut damaged = compressed.clone();
+    damaged[40] ^= 0xff;
+    let cut = compressed[..compressed.len() - 9].to_vec();
+    for bad in [damaged, cut, b"not gzip at all".to_vec()] {
+        let answer = call(&guest, Method::POST, &target, &headers, bad).await;
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    }
+    let unknown = [("content-encoding", "br")];
+    assert_eq!(call(&guest, Method::POST, &target, &unknown, Vec::new()).await.status(), StatusCode::BAD_REQUEST);
+    assert!(fs::read(&path).expect("is there") == content);
+    assert_eq!(fs::read_dir(agent.directory()).expect("a directory").count(), 3, "secret, socket and the file");
 }

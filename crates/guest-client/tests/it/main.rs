@@ -8,3 +8,4 @@ mod exec;
 mod files;
 mod process;
 mod tunnel;
+mod watch;
