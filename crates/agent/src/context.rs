@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio_util::task::TaskTracker;
 
 use crate::files::Watchers;
+use crate::lease::Leases;
 use crate::process;
 use crate::reaper::Reaper;
 
@@ -29,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) processes: process::Table,
     /// Watched directories.
     pub(crate) watchers: Watchers,
+    /// Who does not want to be put to sleep.
+    pub(crate) leases: Leases,
     /// The one place where children are waited for.
     pub(crate) reaper: Reaper,
     /// For work that must outlive the session and the request that began it.
@@ -54,6 +57,7 @@ impl Context {
             powers,
             processes: process::Table::default(),
             watchers: Watchers::default(),
+            leases: Leases::default(),
             reaper,
             tasks: TaskTracker::new(),
             hooks,

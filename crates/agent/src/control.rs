@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::time::{ClockId, Timespec, clock_settime};
 use tokio::time::{Instant, timeout, timeout_at};
-use wakeful_guest_proto::control::{self, QuiesceAnswer, Restore, RestoreAnswer, Version};
+use wakeful_guest_proto::control::{self, Busy, BusyProcess, MAX_BUSY, QuiesceAnswer, Restore, RestoreAnswer, Version};
 use wakeful_guest_proto::hello::PROTOCOL;
 
 use crate::body::{self, Body};
@@ -40,7 +40,8 @@ pub(crate) async fn handle(context: Arc<Context>, session: &Session, request: Re
             let version = Version { agent: env!("CARGO_PKG_VERSION").to_owned(), protocol: PROTOCOL };
             body::json(StatusCode::OK, &version)
         }
-        (_, control::RESTORE | control::QUIESCE | control::POWEROFF | control::VERSION) => {
+        (&Method::GET, control::BUSY) => body::json(StatusCode::OK, &busy(&context)),
+        (_, control::RESTORE | control::QUIESCE | control::POWEROFF | control::VERSION | control::BUSY) => {
             body::error(StatusCode::METHOD_NOT_ALLOWED, "method not allowed")
         }
         _ => body::error(StatusCode::NOT_FOUND, "no such control route"),
@@ -175,6 +176,18 @@ async fn quiesce(session: &Session) -> Response<Body> {
     let synced = matches!(timeout(SYNC, flush).await, Ok(Ok(())));
     session.call_last();
     body::json(StatusCode::OK, &QuiesceAnswer { synced })
+}
+
+/// Who would be disturbed by a sleep.
+fn busy(context: &Context) -> Busy {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    let mut processes = context.processes.keep_awake_pids();
+    processes.sort_unstable_by_key(|(_, started)| *started);
+    let age = |started: i64| u64::try_from(now.saturating_sub(started)).unwrap_or(0);
+    let keep_awake = processes.into_iter().take(MAX_BUSY);
+    let keep_awake = keep_awake.map(|(pid, started)| BusyProcess { pid, since_ms: age(started) }).collect();
+    Busy { leases: context.leases.list(), keep_awake }
 }
 
 fn power_off(context: &Context) -> Response<Body> {

@@ -12,13 +12,15 @@ use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, mount, mount_move, mount_remount};
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_move, mount_remount, move_mount, open_tree,
+};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
@@ -28,6 +30,9 @@ const DEVICE: Duration = Duration::from_secs(10);
 const TERM: Duration = Duration::from_secs(2);
 /// Until a host has said what the sandbox is called.
 const HOSTNAME: &str = "sandbox";
+/// Where this program can be found by those inside, and under which name they look for it.
+const COMMAND: &str = "/run/wakeful/bin/wakeful-agent";
+const COMMAND_LINK: &str = "/usr/local/bin/wakeful-agent";
 /// Marks the line of `/etc/hosts` that is ours to change.
 const HOSTS_MARK: &str = "# this sandbox";
 
@@ -85,8 +90,14 @@ pub(crate) fn prepare() -> Result<[u8; 32], Failed> {
     make_directory("/disk/work", 0o755).duty("make the overlay")?;
     let layers: &CStr = c"lowerdir=/base,upperdir=/disk/upper,workdir=/disk/work";
     mount("overlay", "/root", "overlay", MountFlags::NOATIME, Some(layers)).duty("mount the overlay")?;
+    // Before its path goes.
+    let program =
+        open_tree(rustix::fs::CWD, "/init", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC);
     enter_root()?;
     furnish()?;
+    if let Err(error) = program.map_err(io::Error::from).and_then(|program| offer_command(&program)) {
+        say(&format!("the agent is no command: {error}"));
+    }
     Ok(secret)
 }
 
@@ -134,6 +145,20 @@ fn furnish() -> Result<(), Failed> {
     // The kernel's own default for init is too low for a build, and for an agent with hundreds of streams.
     let files = Rlimit { current: Some(65_536), maximum: Some(524_288) };
     setrlimit(Resource::Nofile, files).duty("raise the limit of open files")
+}
+
+/// Makes this program a command for those inside, who need it for leases. A mount of the very file that init runs from,
+/// so that it takes no memory twice; `/run` keeps it off the sandbox's disk, where only the link is, and only if the image
+/// has such a directory and nothing else there.
+fn offer_command(program: &OwnedFd) -> io::Result<()> {
+    make_directory("/run/wakeful", 0o755)?;
+    make_directory("/run/wakeful/bin", 0o755)?;
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o755).open(COMMAND)?;
+    move_mount(program, "", rustix::fs::CWD, COMMAND, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    match symlink(COMMAND, COMMAND_LINK) {
+        Err(error) if !matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// One line of `/mods/order` is one module. A failure is only said: the duty that needed it will fail and say more.

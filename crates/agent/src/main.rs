@@ -3,6 +3,7 @@
 //! ```text
 //!   pid 1 of a virtual machine     init, then the channel on the virtio port, then the inner surface on loopback
 //!   wakeful-agent serve …          an ordinary process: the same channel on a socket, the machine left alone
+//!   wakeful-agent lease …          for people inside: keeps the sandbox awake while a command runs
 //! ```
 
 mod body;
@@ -11,6 +12,7 @@ mod context;
 mod control;
 mod files;
 mod init;
+mod lease;
 mod metrics;
 mod process;
 mod reaper;
@@ -36,7 +38,7 @@ use crate::context::{Context, Powers};
 use crate::reaper::Reaper;
 use crate::serve::Door;
 
-const USAGE: &str = "usage: wakeful-agent serve (--unix PATH | --tcp ADDRESS) --secret-file FILE [--inside ADDRESS] [--clone-hooks DIR]";
+const USAGE: &str = "usage: wakeful-agent serve (--unix PATH | --tcp ADDRESS) --secret-file FILE [--inside ADDRESS] [--clone-hooks DIR] [--lease-socket PATH]\n       wakeful-agent lease TTL [--name NAME] -- COMMAND [ARGUMENT…]";
 /// Where programs inside expect the surface.
 const INSIDE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 49983);
 const CLONE_HOOKS: &str = "/etc/wakeful/clone.d";
@@ -44,7 +46,11 @@ const CLONE_HOOKS: &str = "/etc/wakeful/clone.d";
 const PORT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
+    if std::process::id() != 1 && words.first().is_some_and(|word| word == "lease") {
+        return lease::command::main(&words[1..]);
+    }
+    let arguments: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     // The kernel hands init what it does not understand of its own command line, so only our own word counts.
     let serving = arguments.first().is_some_and(|word| word == "serve");
     if std::process::id() == 1 && !serving {
@@ -103,6 +109,12 @@ async fn machine(
             init::say(&format!("could not listen on {INSIDE}: {error}"));
         }
     });
+    let leasing = Arc::clone(&context);
+    context.tasks.spawn(async move {
+        if let Err(error) = lease::socket::serve(leasing, lease::socket::PATH.as_ref()).await {
+            init::say(&format!("could not listen on {}: {error}", lease::socket::PATH));
+        }
+    });
     while let Some(Accepted { stream, session }) = accepted.recv().await {
         let stream = UnixStream::from_std(stream).context("could not take a session")?;
         let context = Arc::clone(&context);
@@ -117,6 +129,7 @@ struct Options {
     secret_file: PathBuf,
     inside: Option<SocketAddr>,
     clone_hooks: Option<PathBuf>,
+    lease_socket: Option<PathBuf>,
 }
 
 fn parse(arguments: &[String]) -> anyhow::Result<Options> {
@@ -124,7 +137,7 @@ fn parse(arguments: &[String]) -> anyhow::Result<Options> {
     if words.next().is_none_or(|word| word != "serve") {
         bail!("{USAGE}");
     }
-    let (mut door, mut secret_file, mut inside, mut clone_hooks) = (None, None, None, None);
+    let (mut door, mut secret_file, mut inside, mut clone_hooks, mut lease_socket) = (None, None, None, None, None);
     while let Some(flag) = words.next() {
         let value = words.next().with_context(|| format!("{flag} needs a value\n{USAGE}"))?;
         match flag.as_str() {
@@ -133,11 +146,12 @@ fn parse(arguments: &[String]) -> anyhow::Result<Options> {
             "--secret-file" => secret_file = Some(value.into()),
             "--inside" => inside = Some(value.parse().with_context(|| format!("{value} is not an address"))?),
             "--clone-hooks" => clone_hooks = Some(value.into()),
+            "--lease-socket" => lease_socket = Some(value.into()),
             _ => bail!("unknown option {flag}\n{USAGE}"),
         }
     }
     let (Some(door), Some(secret_file)) = (door, secret_file) else { bail!("{USAGE}") };
-    Ok(Options { door, secret_file, inside, clone_hooks })
+    Ok(Options { door, secret_file, inside, clone_hooks, lease_socket })
 }
 
 fn serve_main(options: &Options) -> anyhow::Result<()> {
@@ -155,6 +169,14 @@ fn serve_main(options: &Options) -> anyhow::Result<()> {
             context.tasks.spawn(async move {
                 if let Err(error) = serve::inside(inner, address).await {
                     let _ = writeln!(io::stderr(), "error: could not listen on {address}: {error}");
+                }
+            });
+        }
+        if let Some(path) = options.lease_socket.clone() {
+            let leasing = Arc::clone(&context);
+            context.tasks.spawn(async move {
+                if let Err(error) = lease::socket::serve(leasing, &path).await {
+                    let _ = writeln!(io::stderr(), "error: could not listen on {}: {error}", path.display());
                 }
             });
         }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use tokio::time::timeout;
-use wakeful_guest_proto::control::{self, Metrics, QuiesceAnswer, Restore, RestoreAnswer, Version};
+use wakeful_guest_proto::control::{
+    self, Busy, MAX_BUSY, MAX_LEASE_MS, MAX_LEASE_NAME, Metrics, QuiesceAnswer, Restore, RestoreAnswer, Version,
+};
 
 use crate::connect::{empty, expect_status, json_request, request};
 use crate::{Error, Guest};
@@ -60,6 +62,19 @@ impl Guest {
         self.call("tell its version", request, SHORT, ANSWER_LIMIT).await
     }
 
+    /// Who inside would be disturbed by a sleep. An agent that is too old to know says that nobody is.
+    ///
+    /// # Errors
+    /// Any but a refusal for that reason.
+    pub async fn busy(&self, deadline: Duration) -> Result<Busy, Error> {
+        let request = request(Method::GET, control::BUSY, empty())?;
+        match self.call("tell whether it is busy", request, deadline, ANSWER_LIMIT).await {
+            Ok(busy) => Ok(within_bounds(busy)),
+            Err(Error::Refused { code, .. }) if code == "404" => Ok(Busy::default()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether the agent answers at all.
     ///
     /// # Errors
@@ -87,5 +102,36 @@ impl Guest {
     pub async fn envs(&self) -> Result<BTreeMap<String, String>, Error> {
         let request = request(Method::GET, "/envs", empty())?;
         self.call("tell its environment", request, SHORT, ENV_LIMIT).await
+    }
+}
+
+/// What a guest can claim at most: names are shown to people, and nobody is busy for longer than a lease can last.
+fn within_bounds(mut busy: Busy) -> Busy {
+    busy.leases.truncate(MAX_BUSY);
+    busy.keep_awake.truncate(MAX_BUSY);
+    busy.leases.retain(|lease| lease.ttl_ms > 0);
+    for lease in &mut busy.leases {
+        lease.ttl_ms = lease.ttl_ms.min(MAX_LEASE_MS);
+        lease.name = lease.name.chars().filter(|c| !c.is_control()).take(MAX_LEASE_NAME).collect();
+    }
+    busy
+}
+
+#[cfg(test)]
+mod tests {
+    use wakeful_guest_proto::control::BusyLease;
+
+    use super::*;
+
+    #[test]
+    fn claims_are_bounded() {
+        let lease = |name: &str, ttl_ms| BusyLease { name: name.to_owned(), ttl_ms, since_ms: u64::MAX };
+        let mut claimed =
+            Busy { leases: vec![lease("a\u{1b}[2J", u64::MAX), lease("over", 0)], keep_awake: Vec::new() };
+        claimed.leases.extend((0..1000).map(|n| lease(&n.to_string(), 1)));
+        claimed.keep_awake.resize(1000, Default::default());
+        let busy = within_bounds(claimed);
+        assert_eq!((busy.leases.len(), busy.keep_awake.len()), (MAX_BUSY - 1, MAX_BUSY));
+        assert_eq!((busy.leases[0].name.as_str(), busy.leases[0].ttl_ms), ("a[2J", MAX_LEASE_MS));
     }
 }

@@ -17,6 +17,15 @@ pub const QUIESCE: &str = "/_wakeful/quiesce";
 pub const POWEROFF: &str = "/_wakeful/poweroff";
 /// `GET`: see [`Version`].
 pub const VERSION: &str = "/_wakeful/version";
+/// `GET`: see [`Busy`]. Agents older than this route answer 404, which means "not busy".
+pub const BUSY: &str = "/_wakeful/busy";
+
+/// The most leases, and the most processes, that a [`Busy`] names.
+pub const MAX_BUSY: usize = 64;
+/// The longest time that a lease can be taken for, in milliseconds.
+pub const MAX_LEASE_MS: u64 = 3_600_000;
+/// The longest name of a lease.
+pub const MAX_LEASE_NAME: usize = 64;
 
 /// Bytes of fresh entropy in a restore.
 pub const ENTROPY: usize = 64;
@@ -143,6 +152,39 @@ pub struct Version {
     pub agent: String,
     /// The protocol that it speaks.
     pub protocol: u8,
+}
+
+/// Why the guest does not want to be put to sleep. Times are ages and rests, not instants: its clock is its own affair.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Busy {
+    /// Leases that programs inside hold, at most [`MAX_BUSY`].
+    #[serde(default)]
+    pub leases: Vec<BusyLease>,
+    /// Running processes that were started with `keep_awake`, at most [`MAX_BUSY`].
+    #[serde(default)]
+    pub keep_awake: Vec<BusyProcess>,
+}
+
+/// A lease that has not ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusyLease {
+    /// Its name.
+    pub name: String,
+    /// How much longer it lasts unless it is renewed.
+    pub ttl_ms: u64,
+    /// How long it has been held.
+    #[serde(default)]
+    pub since_ms: u64,
+}
+
+/// A process that keeps the sandbox awake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusyProcess {
+    /// Process id inside.
+    pub pid: u32,
+    /// How long it has been running.
+    #[serde(default)]
+    pub since_ms: u64,
 }
 
 /// `GET /metrics`, in envd's shape.

@@ -85,7 +85,7 @@ impl Drop for Agent {
 }
 
 /// The agent beside this test in the target directory, built if it is not there or older than its sources.
-fn binary() -> &'static Path {
+pub(crate) fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         // target/release/deps/it-…

@@ -7,5 +7,6 @@ mod e2b;
 mod exec;
 mod files;
 mod process;
+mod lease;
 mod tunnel;
 mod watch;
