@@ -16,6 +16,7 @@
 
 mod access;
 mod activity;
+mod busy;
 mod compaction;
 mod crash;
 mod deadline;

@@ -23,7 +23,7 @@ use crate::owner::{self, Ask, Handle, Reply};
 use crate::registry::Registry;
 use crate::templates::Builds;
 use crate::view::{Live, SandboxView};
-use crate::{Error, Layout, NewSandbox, files, ops, recover};
+use crate::{Error, Layout, NewSandbox, busy, files, ops, recover};
 
 /// How long a caller waits for a sandbox in transition.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -287,7 +287,9 @@ impl Lifecycle {
     /// # Errors
     /// If there is none, or it is another tenant's.
     pub async fn sandbox(&self, tenant: &str, id: &SandboxId) -> Result<SandboxView, Error> {
-        let _theirs = self.inner.find(tenant, id).await?;
+        if let Ok(handle) = self.inner.find(tenant, id).await? {
+            busy::look(&handle).await;
+        }
         self.view_of(id).await
     }
 

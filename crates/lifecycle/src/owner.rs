@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::{Access, Link, Use};
+use crate::busy::{Inquiry, Knock, Looks};
 use crate::compaction::Compaction;
 use crate::deadline::{self, Deadline};
 use crate::lifecycle::{Inner, error_chain};
@@ -59,6 +60,7 @@ pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Error>>;
 pub(crate) struct Handle {
     pub(crate) asks: mpsc::Sender<(Ask, ReplyTo)>,
     pub(crate) live: watch::Receiver<Live>,
+    pub(crate) looks: Looks,
 }
 
 /// What an operation hands back.
@@ -120,6 +122,7 @@ struct Waiter {
 pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
     let (asks, ask_inbox) = mpsc::channel(256);
     let (uses, news_inbox) = Uses::new();
+    let (busy, looks) = Inquiry::new();
     let (live, watching) = watch::channel(Live::at_rest(start.row.clone()));
     let owner = Owner {
         inner: Arc::clone(inner),
@@ -128,13 +131,14 @@ pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
         operation: None,
         waiters: Vec::new(),
         uses,
+        busy,
         touched_at: Timestamp::UNIX_EPOCH,
         quiet_until: Timestamp::UNIX_EPOCH,
         compaction: None,
         live,
     };
     inner.tasks.spawn(owner.run(start.first, ask_inbox, news_inbox));
-    Handle { asks, live: watching }
+    Handle { asks, live: watching, looks }
 }
 
 pub(crate) struct Owner {
@@ -144,6 +148,8 @@ pub(crate) struct Owner {
     operation: Option<(Plan, JoinHandle<Finished>)>,
     waiters: Vec<Waiter>,
     uses: Uses,
+    /// What the guest does of itself.
+    busy: Inquiry,
     touched_at: Timestamp,
     /// Automatic operations wait until then.
     quiet_until: Timestamp,
@@ -153,6 +159,7 @@ pub(crate) struct Owner {
 
 enum Happening {
     News(News),
+    Busy(Knock),
     Compacted(Option<Sandbox>),
     Finished(Result<Finished, tokio::task::JoinError>),
     EngineEnded(Exit),
@@ -182,6 +189,7 @@ impl Owner {
                         self.note_activity(at);
                     }
                 }
+                Happening::Busy(knock) => self.busy.heard(knock, awake(&self.held), &self.inner.tasks),
                 Happening::Compacted(row) => {
                     self.compaction = None;
                     self.row = row.unwrap_or_else(|| self.row.clone());
@@ -193,6 +201,7 @@ impl Owner {
                 Happening::Draining => return,
             }
             self.publish();
+            self.busy.answer();
             if self.row.state == State::Destroyed && self.operation.is_none() {
                 self.inner.owners.lock().expect("no panic while it is held").remove(&self.row.id);
                 return;
@@ -216,6 +225,7 @@ impl Owner {
             exit = async { engine.as_ref().expect("guarded").exited().await }, if engine.is_some() => Happening::EngineEnded(exit),
             row = async { self.compaction.as_mut().expect("guarded").finished().await }, if self.compaction.is_some() => Happening::Compacted(row),
             Some(told) = news.recv() => Happening::News(told),
+            knock = self.busy.next() => Happening::Busy(knock),
             // An operation under way reaches its end first; a crash in the middle is the other, rarer path.
             () = self.inner.draining.cancelled(), if !busy => Happening::Draining,
             Some((ask, reply)) = asks.recv() => Happening::Ask(ask, reply),
@@ -388,6 +398,7 @@ impl Owner {
             }
         }
         info!(sandbox_id = %self.row.id, op = %plan.op(), cause = %plan.cause(), "operation begins");
+        self.busy.forget();
         let held = std::mem::take(&mut self.held);
         let operation = ops::run(Arc::clone(&self.inner), self.row.clone(), held, plan.clone());
         self.operation = Some((plan, self.inner.tasks.spawn(operation)));
@@ -518,7 +529,7 @@ impl Owner {
         if self.operation.is_some() {
             return None;
         }
-        let next = deadline::next(&self.row, self.uses.is_empty())?;
+        let next = deadline::next(&self.row, self.uses.is_empty() && self.busy.is_quiet())?;
         Some(Deadline { at: next.at.max(self.quiet_until), ..next })
     }
 
@@ -538,6 +549,8 @@ impl Owner {
             return;
         }
         match observe(self.row.state, self.under_way(), fact) {
+            Outcome::Begin(Op::Suspend)
+                if cause == Cause::Idle && self.busy.must_ask(awake(&self.held), &self.inner.tasks) => {}
             Outcome::Begin(Op::Suspend) => {
                 let plan = Plan::Suspend { memory: self.row.policy.suspend_memory, cause };
                 self.begin(plan, true).await;
@@ -570,6 +583,8 @@ impl Owner {
         let mut sleeps_at = None;
         if persistent && self.row.state == State::Running {
             awake_because = self.uses.awake_because();
+            awake_because.extend(self.busy.awake_because(self.row.created_at));
+            awake_because.sort_by_key(|awake| awake.since);
             if awake_because.iter().all(|awake| awake.reason == AwakeReason::RecentActivity) {
                 sleeps_at = self.row.policy.sleeps_at(self.row.last_activity_at);
                 if awake_because.is_empty() {
@@ -581,6 +596,11 @@ impl Owner {
         self.inner.metrics.state_change(self.live.borrow().row.state, self.row.state);
         self.live.send_replace(Live { row: self.row.clone(), awake_because, sleeps_at });
     }
+}
+
+/// The guest that can be asked something: none while an operation has it, or when its channel is broken.
+fn awake(held: &Held) -> Option<&Guest> {
+    held.guest.as_ref().filter(|guest| !guest.is_closed())
 }
 
 fn quoted(output: &str) -> String {
