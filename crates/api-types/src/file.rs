@@ -46,6 +46,50 @@ pub struct FileList {
     pub entries: Vec<FileEntry>,
 }
 
+/// A line of `GET …/files/{path}?watch=true`. Paths are absolute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FileEvent {
+    /// It is there now: made, or moved here.
+    Create {
+        /// Which.
+        path: String,
+    },
+    /// Its content changed.
+    Write {
+        /// Which.
+        path: String,
+    },
+    /// It is gone.
+    Remove {
+        /// Which.
+        path: String,
+    },
+    /// It has moved away from here.
+    Rename {
+        /// Which.
+        path: String,
+    },
+    /// Its mode, owner or times changed.
+    Chmod {
+        /// Which.
+        path: String,
+    },
+    /// There was more than could be told.
+    Overflow,
+    /// Nothing, for a while.
+    Keepalive,
+    /// The sandbox was put to sleep; the last line.
+    Suspended,
+    /// The watch ended otherwise; the last line.
+    Error {
+        /// Stable code of the problem.
+        code: String,
+        /// For people.
+        detail: String,
+    },
+}
+
 /// The answer to `PUT …/files/{path}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrittenFile {

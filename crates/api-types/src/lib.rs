@@ -20,7 +20,7 @@ mod time;
 
 pub use event::{Event, EventList};
 pub use execute::{Command, ExecuteRequest, ExecuteResponse};
-pub use file::{FileEntry, FileList, FileType, WrittenFile};
+pub use file::{FileEntry, FileEvent, FileList, FileType, WrittenFile};
 pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
 pub use patch::PatchSandbox;

@@ -15,10 +15,12 @@ use wakeful_model::{Code, SandboxId};
 use crate::App;
 use crate::body::json;
 use crate::caller::Caller;
+use crate::frames::Form;
 use crate::path::{GuestPath, Target};
 use crate::problem::Problem;
 use crate::query::{self, Query};
 use crate::upload::Upload;
+use crate::watch;
 
 /// Permission bits of a new file.
 const MODE: u32 = 0o644;
@@ -28,7 +30,7 @@ async fn access(app: &App, caller: &Caller, id: &SandboxId, why: Use) -> Result<
 }
 
 /// A guest's answer, with its refusal put into the contract's words.
-async fn explained<T>(access: &Access, result: Result<T, GuestError>) -> Result<T, Problem> {
+pub(crate) async fn explained<T>(access: &Access, result: Result<T, GuestError>) -> Result<T, Problem> {
     match result {
         Ok(value) => Ok(value),
         Err(error) => match refusal(&error) {
@@ -114,30 +116,66 @@ pub(crate) async fn get(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let mut query = Query::of(&uri, &["list", "stat"])?;
-    match (query.flag("list")?.unwrap_or(false), query.flag("stat")?.unwrap_or(false)) {
-        (true, true) => Err(query::invalid("stat", "and list exclude each other")),
-        (true, false) => {
+    match View::asked(&uri)? {
+        View::Watch { recursive } => {
+            let access = access(&app, &caller, &id, Use::Stream).await?;
+            watch::response(access, path, recursive, Form::asked(&headers)).await
+        }
+        View::List => {
             let access = access(&app, &caller, &id, Use::List).await?;
             let listed = access.list(&path.0).await;
             let mut entries: Vec<FileEntry> = explained(&access, listed).await?.into_iter().map(entry).collect();
             entries.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(json(StatusCode::OK, &FileList { entries }))
         }
-        (false, true) => {
+        View::Stat => {
             let access = access(&app, &caller, &id, Use::List).await?;
             let found = access.stat(&path.0).await;
             Ok(json(StatusCode::OK, &entry(explained(&access, found).await?)))
         }
-        (false, false) if method == Method::HEAD => {
+        View::Content if method == Method::HEAD => {
             let access = access(&app, &caller, &id, Use::List).await?;
             let head = described(&access, &path).await?;
             Ok(file_response(&head, Body::empty()))
         }
-        (false, false) => {
+        View::Content => {
             let access = access(&app, &caller, &id, Use::Transfer).await?;
-            let range = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
-            download(access, &path, range).await
+            let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+            download(access, &path, text(header::RANGE), text(header::IF_RANGE)).await
+        }
+    }
+}
+
+/// Which side of a path is asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum View {
+    Content,
+    List,
+    Stat,
+    Watch { recursive: bool },
+}
+
+impl View {
+    fn asked(uri: &Uri) -> Result<Self, Problem> {
+        let mut query = Query::of(uri, &["list", "stat", "watch", "recursive"])?;
+        let recursive = query.flag("recursive")?;
+        let mut asked = Vec::new();
+        for (name, view) in [
+            ("list", Self::List),
+            ("stat", Self::Stat),
+            ("watch", Self::Watch { recursive: recursive.unwrap_or(false) }),
+        ] {
+            if query.flag(name)?.unwrap_or(false) {
+                asked.push((name, view));
+            }
+        }
+        match (asked.pop(), asked.pop()) {
+            (Some((name, _)), Some((other, _))) => {
+                Err(query::invalid(name, &format!("and {other} exclude each other")))
+            }
+            (Some((name, view)), None) if name == "watch" || recursive.is_none() => Ok(view),
+            (None, _) if recursive.is_none() => Ok(Self::Content),
+            _ => Err(query::invalid("recursive", "belongs to watch=true")),
         }
     }
 }
@@ -152,13 +190,27 @@ async fn described(access: &Access, path: &GuestPath) -> Result<FileHead, Proble
     }
 }
 
-async fn download(access: Access, path: &GuestPath, range: Option<&str>) -> Result<Response, Problem> {
+/// A file, or the part that `range` asks for; all of it after all if it is no longer the one that `if_range` dates.
+async fn download(
+    access: Access,
+    path: &GuestPath,
+    range: Option<&str>,
+    if_range: Option<&str>,
+) -> Result<Response, Problem> {
     let (mut head, mut content) = match access.read(&path.0, range).await {
+        // Other than by date files are not told apart here, so what is no date of ours matches nothing.
+        Ok((head, _)) if head.part.is_some() && if_range.is_some() && head.modified.as_deref() != if_range => {
+            explained(&access, access.read(&path.0, None).await).await?
+        }
+        Err(GuestError::Refused { code, .. }) if code == "416" && if_range.is_some() => {
+            let whole = explained(&access, access.read(&path.0, None).await).await?;
+            if whole.0.modified.as_deref() == if_range {
+                return Err(unsatisfiable(path, whole.0.length.unwrap_or(0)));
+            }
+            whole
+        }
         Err(GuestError::Refused { code, .. }) if code == "416" => {
-            let size = described(&access, path).await?.length.unwrap_or(0);
-            let problem = Problem::field(Code::InvalidField, "Range", format!("{} has {size} bytes", path.0));
-            let value = HeaderValue::try_from(format!("bytes */{size}")).expect("digits are a header value");
-            return Err(problem.with_status(StatusCode::RANGE_NOT_SATISFIABLE, header::CONTENT_RANGE, value));
+            return Err(unsatisfiable(path, described(&access, path).await?.length.unwrap_or(0)));
         }
         other => explained(&access, other).await?,
     };
@@ -176,6 +228,12 @@ async fn download(access: Access, path: &GuestPath, range: Option<&str>) -> Resu
         piece
     });
     Ok(file_response(&head, Body::from_stream(content)))
+}
+
+fn unsatisfiable(path: &GuestPath, size: u64) -> Problem {
+    let problem = Problem::field(Code::InvalidField, "Range", format!("{} has {size} bytes", path.0));
+    let value = HeaderValue::try_from(format!("bytes */{size}")).expect("digits are a header value");
+    problem.with_status(StatusCode::RANGE_NOT_SATISFIABLE, header::CONTENT_RANGE, value)
 }
 
 fn file_response(head: &FileHead, body: Body) -> Response {
@@ -237,7 +295,7 @@ pub(crate) async fn post(
                 return Err(Problem::new(Code::InvalidPath, "/ cannot be moved or replaced"));
             }
             let access = access(&app, &caller, &id, Use::List).await?;
-            let moved = access.rename(&path.0, &to.0).await;
+            let moved = access.rename(&path.0, &to.0, user.as_deref()).await;
             Ok(json(StatusCode::OK, &entry(explained(&access, moved).await?)))
         }
         _ => Err(Problem::field(Code::MissingField, "mkdir", "POST on a file needs either mkdir=true or move_to")),
@@ -285,6 +343,25 @@ mod tests {
         }
         for text in ["", "0o755", "888", "+755", "-1", "07777 ", "00755", "rwx"] {
             assert!(octal(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn views() {
+        let asked = |query: &str| View::asked(&format!("/x{query}").parse().unwrap());
+        for (query, view) in [
+            ("", View::Content),
+            ("?list=false", View::Content),
+            ("?list", View::List),
+            ("?stat=true&list=false", View::Stat),
+            ("?watch=true", View::Watch { recursive: false }),
+            ("?recursive=true&watch=true", View::Watch { recursive: true }),
+        ] {
+            assert_eq!(asked(query).unwrap(), view, "{query}");
+        }
+        for query in ["?list&stat", "?watch&list", "?recursive=true", "?stat&recursive=true", "?watch=maybe", "?wtach"]
+        {
+            assert!(asked(query).is_err(), "{query}");
         }
     }
 

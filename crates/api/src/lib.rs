@@ -43,6 +43,7 @@ mod templates;
 mod tenants;
 mod terminal;
 mod upload;
+mod watch;
 mod wire;
 
 use std::sync::Arc;

@@ -154,14 +154,14 @@ impl Guest {
         answer.entry.try_into()
     }
 
-    /// Moves a file or directory and makes the parents of its new place.
+    /// Moves a file or directory and makes the parents of its new place, for a user or the default one.
     ///
     /// # Errors
     /// [`Error::Refused`] with `path_not_found` and the like.
-    pub async fn rename(&self, from: &str, to: &str) -> Result<Entry, Error> {
+    pub async fn rename(&self, from: &str, to: &str, user: Option<&str>) -> Result<Entry, Error> {
         let message = MoveRequest { source: from.to_owned(), destination: to.to_owned() };
         let answer: EntryResponse =
-            self.unary("/filesystem.Filesystem/Move", "move a file", &message, None, LONG).await?;
+            self.unary("/filesystem.Filesystem/Move", "move a file", &message, user, LONG).await?;
         answer.entry.try_into()
     }
 

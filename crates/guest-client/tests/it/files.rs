@@ -280,19 +280,19 @@ async fn moving_and_removing() {
     write(&guest, &directory.join("from/inner/file"), b"content").await.expect("written");
     fs::set_permissions(directory.join("from/inner/file"), fs::Permissions::from_mode(0o600)).expect("a mode");
     let moved =
-        guest.rename(text(&directory.join("from")), text(&directory.join("new/parent/to"))).await.expect("moved");
+        guest.rename(text(&directory.join("from")), text(&directory.join("new/parent/to")), None).await.expect("moved");
     assert_eq!((moved.name.as_str(), moved.kind), ("to", EntryKind::Directory));
     assert_eq!(fs::read(directory.join("new/parent/to/inner/file")).expect("is there"), b"content");
     assert!(!directory.join("from").exists());
-    let missing = guest.rename(text(&directory.join("from")), text(&directory.join("x/y"))).await;
+    let missing = guest.rename(text(&directory.join("from")), text(&directory.join("x/y")), None).await;
     assert_eq!(reason(&missing), ("not_found", "path_not_found"));
     assert!(!directory.join("x").exists());
-    let into_itself = guest.rename(text(&directory.join("new")), text(&directory.join("new/parent/deep"))).await;
+    let into_itself = guest.rename(text(&directory.join("new")), text(&directory.join("new/parent/deep")), None).await;
     assert_eq!(reason(&into_itself), ("invalid_argument", "invalid_path"));
     // To another file system.
     let elsewhere = tempfile::Builder::new().prefix("agent-").tempdir_in("/dev/shm").expect("a directory");
     let to = elsewhere.path().join("to");
-    guest.rename(text(&directory.join("new/parent/to")), text(&to)).await.expect("moved");
+    guest.rename(text(&directory.join("new/parent/to")), text(&to), None).await.expect("moved");
     assert_eq!(fs::metadata(to.join("inner/file")).expect("is there").mode() & 0o7777, 0o600);
     assert!(!directory.join("new/parent/to").exists());
     assert_eq!(names(elsewhere.path()), ["to"]);
