@@ -6,7 +6,7 @@ mod control;
 mod e2b;
 mod exec;
 mod files;
-mod process;
 mod lease;
+mod process;
 mod tunnel;
 mod watch;

@@ -48,6 +48,30 @@ async fn a_file_comes_back_as_it_went() -> Result<()> {
     let part =
         http.get(url(&daemon, &id, "/home/user/deep/er/data%20file")).header("range", "bytes=10-19").send().await?;
     ensure!(part.status() == 206 && part.bytes().await?[..] == bytes[10..20]);
+    // The other forms of a range, one that is outside, several (the whole file is an allowed answer), and one of a file
+    // that has changed since.
+    let file = url(&daemon, &id, "/home/user/deep/er/data%20file");
+    let ranged = async |range: &str, if_range: Option<&str>| -> Result<reqwest::Response> {
+        let request = http.get(&file).header("range", range);
+        Ok(if_range.into_iter().fold(request, |request, date| request.header("if-range", date)).send().await?)
+    };
+    let last = ranged("bytes=-5", None).await?;
+    ensure!(last.status() == 206 && last.headers()["content-range"] == "bytes 19999995-19999999/20000000");
+    let modified = last.headers()["last-modified"].to_str()?.to_owned();
+    ensure!(last.bytes().await?[..] == bytes[19_999_995..]);
+    let open = ranged("bytes=19999990-", Some(&modified)).await?;
+    ensure!(open.status() == 206 && open.headers()["content-length"] == "10");
+    let outside = ranged("bytes=20000000-", None).await?;
+    ensure!(outside.status() == 416 && outside.headers()["content-range"] == "bytes */20000000");
+    ensure!(outside.json::<Value>().await?["field"] == "Range");
+    for (range, if_range) in [
+        ("bytes=0-1,5-6", None),
+        ("bytes=0-9", Some("Sun, 05 Apr 2026 14:30:00 GMT")),
+        ("bytes=20000000-", Some("\"an-etag\"")),
+    ] {
+        let whole = ranged(range, if_range).await?;
+        ensure!(whole.status() == 200 && whole.headers()["content-length"] == "20000000", "{range}");
+    }
     let head = http.head(url(&daemon, &id, "/home/user/deep/er/data%20file")).send().await?;
     ensure!(head.status() == 200 && head.headers()["content-length"] == "20000000");
 
@@ -90,11 +114,27 @@ async fn directories_are_listed_moved_and_removed() -> Result<()> {
     let stat: Value = http.get(url(&daemon, &id, "/home/user/d/b?stat=true")).send().await?.json().await?;
     ensure!(stat["name"] == "b" && stat["type"] == "file", "{stat}");
 
+    let link: Value = http.get(url(&daemon, &id, "/home/user/d/a?stat=true")).send().await?.json().await?;
+    ensure!(link["type"] == "symlink" && link["target"] == "b" && link.get("entries").is_none(), "{link}");
+    let head = http.head(url(&daemon, &id, "/home/user/d")).send().await?;
+    ensure!(head.status() == 400, "a directory has no content");
+    ensure!(http.head(url(&daemon, &id, "/home/user/none")).send().await?.status() == 404);
+
     let made = http.post(url(&daemon, &id, "/home/user/new/dir?mkdir=true")).send().await?;
     ensure!(made.status() == 201, "{}", made.text().await?);
     let moved = http.post(url(&daemon, &id, "/home/user/d/b?move_to=/home/user/new/dir/c")).send().await?;
     ensure!(moved.status() == 200, "{}", moved.text().await?);
+    let moved: Value = moved.json().await?;
+    ensure!(moved["name"] == "c" && moved["type"] == "file" && moved["size"] == 6, "{moved}");
     ensure!(sh(&client, &id, "cat new/dir/c; stat -c %U new").await? == "hello\nuser");
+    // Parents that a move makes are for whom one says; a name with a space and a plus survives the query.
+    let to = url(&daemon, &id, "/home/user/new/dir/c?move_to=/home/user/new/by%20root/d%2Be&user=root");
+    ensure!(http.post(to).send().await?.status() == 200);
+    ensure!(sh(&client, &id, "stat -c %U 'new/by root' 'new/by root/d+e'").await? == "root\nuser");
+    let again = http.post(url(&daemon, &id, "/home/user/d/b?move_to=/home/user/x")).send().await?;
+    ensure!(again.status() == 404, "{}", again.text().await?);
+    let relative = http.post(url(&daemon, &id, "/home/user/d/a?move_to=x")).send().await?;
+    ensure!(relative.status() == 400, "{}", relative.text().await?);
     for _ in 0..2 {
         let gone = http.delete(url(&daemon, &id, "/home/user/new")).send().await?;
         ensure!(gone.status() == 204, "{}", gone.text().await?);
