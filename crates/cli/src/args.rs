@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{completions, doctor, sandbox, serve, setup, template};
+use crate::commands::{bench, completions, doctor, sandbox, serve, setup, template};
 
 /// Sandboxes that sleep when nobody uses them and wake where they left off.
 #[derive(Debug, Parser)]
@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     Setup(setup::Setup),
     Doctor(doctor::Doctor),
+    Bench(bench::Bench),
     /// Create and use sandboxes
     #[command(subcommand, arg_required_else_help = true)]
     Sandbox(sandbox::Command),

@@ -39,6 +39,15 @@ pub(crate) fn templates(list: &[Template], now: Timestamp) -> String {
     render(&table)
 }
 
+/// Any table.
+pub(crate) fn of(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = plain(heads);
+    rows.for_each(|row| {
+        table.add_row(row);
+    });
+    render(&table)
+}
+
 /// Where a template comes from, in a few words.
 pub(crate) fn source(source: &TemplateSource) -> String {
     match source {

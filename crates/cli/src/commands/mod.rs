@@ -1,5 +1,6 @@
 //! One module per group, one file per verb.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod sandbox;
@@ -26,6 +27,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Completions(args) => args.run(),
         Command::Serve(args) => args.run(),
         Command::Setup(args) => finish(many_threads()?, SETUP, args.run(&global)),
+        Command::Bench(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Doctor(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Sandbox(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Template(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),

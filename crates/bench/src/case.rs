@@ -1,0 +1,147 @@
+//! The cases: their names, what they must reach, how often each is measured.
+
+use serde::Serialize;
+
+/// Something that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Case {
+    /// A create through the API, against the bare clone.
+    CreateClone,
+    /// A create that a pool answers.
+    CreatePool,
+    /// `true` through the API, against the same call on the agent's own channel.
+    ExecTrue,
+    /// A suspend of an idle guest with 256 MiB.
+    #[serde(rename = "suspend_idle_256")]
+    SuspendIdle256,
+    /// The same with 4 GiB.
+    #[serde(rename = "suspend_idle_4096")]
+    SuspendIdle4096,
+    /// A suspend with 100 MiB to write.
+    #[serde(rename = "suspend_dirty_100")]
+    SuspendDirty100,
+    /// A wake by an exec call, idle guest.
+    #[serde(rename = "wake_idle_256")]
+    WakeIdle256,
+    /// The same with 100 MiB to bring back.
+    #[serde(rename = "wake_dirty_100")]
+    WakeDirty100,
+    /// A hundred creates at once.
+    #[serde(rename = "burst_100")]
+    Burst100,
+    /// A daemon with a thousand sleepers.
+    #[serde(rename = "suspended_1000")]
+    Suspended1000,
+}
+
+impl Case {
+    /// All, in the order in which they are measured and shown.
+    pub const ALL: [Self; 10] = [
+        Self::CreateClone,
+        Self::CreatePool,
+        Self::ExecTrue,
+        Self::SuspendIdle256,
+        Self::SuspendIdle4096,
+        Self::SuspendDirty100,
+        Self::WakeIdle256,
+        Self::WakeDirty100,
+        Self::Burst100,
+        Self::Suspended1000,
+    ];
+
+    /// Its word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CreateClone => "create_clone",
+            Self::CreatePool => "create_pool",
+            Self::ExecTrue => "exec_true",
+            Self::SuspendIdle256 => "suspend_idle_256",
+            Self::SuspendIdle4096 => "suspend_idle_4096",
+            Self::SuspendDirty100 => "suspend_dirty_100",
+            Self::WakeIdle256 => "wake_idle_256",
+            Self::WakeDirty100 => "wake_dirty_100",
+            Self::Burst100 => "burst_100",
+            Self::Suspended1000 => "suspended_1000",
+        }
+    }
+
+    /// What it must reach, if anything was promised.
+    #[must_use]
+    pub const fn target(self) -> Option<&'static str> {
+        match self {
+            Self::CreateClone => Some("at most 20 ms above the bare clone"),
+            Self::CreatePool => Some("at most 10 ms above the bare pool claim"),
+            Self::ExecTrue => Some("at most 2 ms above the agent's own channel"),
+            Self::SuspendIdle4096 => Some("at most 1.3x or 10 ms above suspend_idle_256"),
+            Self::WakeDirty100 => Some("at most 1.3x the bare engine, p99 under 500 ms"),
+            Self::Burst100 => Some("no error, no leak, at least 0.8 of the bare engine's throughput"),
+            Self::Suspended1000 => Some("under 60 MB, started within 1 s"),
+            Self::SuspendIdle256 | Self::SuspendDirty100 | Self::WakeIdle256 => None,
+        }
+    }
+
+    /// How many pairs are measured.
+    pub(crate) const fn pairs(self, effort: Effort) -> usize {
+        match (self, effort) {
+            (Self::ExecTrue, Effort::Full) => 100,
+            (Self::CreateClone, Effort::Full) => 50,
+            (Self::Burst100, Effort::Full) => 100,
+            (Self::Suspended1000, Effort::Full) => 5,
+            (_, Effort::Full) => 20,
+            (Self::ExecTrue | Self::Burst100, Effort::Quick) => 20,
+            (Self::CreateClone, Effort::Quick) => 8,
+            (_, Effort::Quick) => 3,
+        }
+    }
+}
+
+/// The name of no case.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no case {0}; there are {all}", all = Case::ALL.map(Case::name).join(", "))]
+pub struct UnknownCase(String);
+
+impl std::str::FromStr for Case {
+    type Err = UnknownCase;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCase> {
+        Self::ALL.into_iter().find(|case| case.name() == name).ok_or_else(|| UnknownCase(name.to_owned()))
+    }
+}
+
+/// How much time is spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effort {
+    /// Enough for a verdict.
+    #[default]
+    Full,
+    /// Less than a minute: enough for a look.
+    Quick,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_everywhere() {
+        for case in Case::ALL {
+            assert_eq!(case.name().parse(), Ok(case));
+            assert_eq!(serde_json::to_value(case).expect("a word"), case.name());
+        }
+        assert!("create".parse::<Case>().is_err());
+    }
+
+    #[test]
+    fn a_verdict_rests_on_enough_pairs() {
+        for case in Case::ALL {
+            let least = match case {
+                Case::ExecTrue | Case::CreateClone => 50,
+                Case::Suspended1000 => 3,
+                _ => 20,
+            };
+            assert!(case.pairs(Effort::Full) >= least, "{}", case.name());
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! One file per kind of case; here is what they share.
+
+mod burst;
+mod create;
+mod exec;
+mod sleep;
+mod sleepers;
+
+use std::cell::Cell;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use wakeful_client::Client;
+use wakeful_client::types::{Command, DurationText, ExecuteRequest};
+use wakeful_model::TemplateStatus;
+
+use crate::bare::{Bare, Blueprint};
+use crate::server::Server;
+use crate::{Case, Effort, Error, Options, Row};
+
+/// A run.
+pub(crate) struct Bench<'a> {
+    options: &'a Options,
+    tell: &'a dyn Fn(&str, f32),
+    server: Server,
+    client: Client,
+    template: String,
+    runtime: String,
+    /// Names for bare sandboxes.
+    count: Cell<u32>,
+}
+
+pub(crate) async fn run(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<Vec<Row>, Error> {
+    let wanted = |case: Case| options.cases.is_empty() || options.cases.contains(&case);
+    let bench = Bench::open(options, tell).await?;
+    let mut rows = Vec::new();
+    if wanted(Case::CreateClone) {
+        rows.push(create::clone(&bench).await?);
+    }
+    if wanted(Case::CreatePool) {
+        let why = "there is no pool of prepared sandboxes yet";
+        rows.push(Row::skipped(Case::CreatePool, &bench.runtime, why));
+    }
+    if wanted(Case::ExecTrue) {
+        rows.push(exec::true_(&bench).await?);
+    }
+    rows.extend(sleep::idle(&bench, &wanted).await?);
+    rows.extend(sleep::dirty(&bench, &wanted).await?);
+    if wanted(Case::Burst100) {
+        rows.push(burst::burst(&bench).await?);
+    }
+    if wanted(Case::Suspended1000) {
+        rows.push(sleepers::suspended(&bench).await?);
+    }
+    rows.sort_by_key(|row| row.case);
+    Ok(rows)
+}
+
+impl<'a> Bench<'a> {
+    pub(crate) async fn open(options: &'a Options, tell: &'a dyn Fn(&str, f32)) -> Result<Self, Error> {
+        tell("private daemon", 0.0);
+        let mut server = Server::prepare(&options.data_dir, &options.program).await?;
+        server.start().await?;
+        let client = server.client()?;
+        let templates = client.templates().await.map_err(Error::call("list the templates"))?;
+        let ready = || templates.templates.iter().filter(|template| template.status == TemplateStatus::Ready);
+        let template = ready().find(|template| template.name == "base").or_else(|| ready().next());
+        let Some(template) = template.map(|template| template.name.clone()) else {
+            return Err(Error::Unprepared { data_dir: options.data_dir.clone(), what: "no template is ready" });
+        };
+        let mut bench =
+            Self { options, tell, server, client, template, runtime: String::new(), count: Cell::new(0) };
+        // The first create loads what the next ones find; it also tells what they run on.
+        let made = bench.create(json!({})).await?;
+        bench.runtime = format!("{}/{}", made["runtime"].as_str().unwrap_or("?"), made["accel"].as_str().unwrap_or("?"));
+        bench.destroy(id_of(&made)).await?;
+        Ok(bench)
+    }
+
+    fn pairs(&self, case: Case) -> usize {
+        case.pairs(self.options.effort)
+    }
+
+    fn effort(&self) -> Effort {
+        self.options.effort
+    }
+
+    fn tell(&self, case: Case, done: usize, of: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
+        (self.tell)(case.name(), done as f32 / of.max(1) as f32);
+    }
+
+    /// A sandbox through the API, awake until we say otherwise.
+    async fn create(&self, more: Value) -> Result<Value, Error> {
+        create_sandbox(&self.client, &self.template, more).await
+    }
+
+    async fn destroy(&self, id: &str) -> Result<(), Error> {
+        self.client.destroy_sandbox(id).await.map_err(Error::call("destroy a sandbox"))
+    }
+
+    async fn suspend(&self, id: &str) -> Result<(), Error> {
+        self.client.suspend(id, true).await.map(drop).map_err(Error::call("suspend a sandbox"))
+    }
+
+    /// Runs a program through the API, in a sandbox that may have to be woken for it.
+    async fn execute(&self, id: &str, argv: &[&str]) -> Result<(), Error> {
+        let command = Command::Argv(argv.iter().map(|word| (*word).to_owned()).collect());
+        let mut request = ExecuteRequest::new(command);
+        request.timeout = Some(DurationText::Text("120s".to_owned()));
+        let done = self.client.execute(id, &request).await.map_err(Error::call("run a command"))?;
+        if done.exit_code == 0 {
+            return Ok(());
+        }
+        Err(Error::Command { command: argv.join(" "), exit_code: done.exit_code })
+    }
+
+    /// What a bare engine with this much memory needs, taken from one of ours.
+    async fn bare(&self, more: Value) -> Result<Bare, Error> {
+        let made = self.create(more).await?;
+        let found = self.server.engine(id_of(&made)).and_then(Blueprint::of);
+        let golden = found.as_ref().map(Blueprint::golden);
+        self.destroy(id_of(&made)).await?;
+        let golden = golden.unwrap_or_else(|_| Err(Error::engine("be understood", "it is not there")));
+        let blueprint = found?;
+        Ok(Bare { blueprint, golden: golden?, dir: self.server.scratch("bare")?, run: self.server.sockets()? })
+    }
+
+    /// A fresh name for a bare sandbox.
+    fn name(&self) -> String {
+        self.count.set(self.count.get() + 1);
+        format!("bare{}", self.count.get())
+    }
+}
+
+async fn create_sandbox(client: &Client, template: &str, more: Value) -> Result<Value, Error> {
+    let mut request = json!({"template": template, "mode": "persistent", "idle_timeout": "1h"});
+    if let (Value::Object(request), Value::Object(more)) = (&mut request, more) {
+        request.extend(more);
+    }
+    let request = serde_json::from_value(request).map_err(|error| Error::engine("be asked for", error))?;
+    let made = client.create_sandbox(&request).await.map_err(Error::call("create a sandbox"))?;
+    serde_json::to_value(made).map_err(|error| Error::engine("be described", error))
+}
+
+fn id_of(sandbox: &Value) -> &str {
+    sandbox["id"].as_str().unwrap_or_default()
+}
+
+/// What comes out, and how many milliseconds that took.
+async fn timed<T>(work: impl Future<Output = Result<T, Error>>) -> Result<(f64, T), Error> {
+    let began = Instant::now();
+    let out = work.await?;
+    Ok((began.elapsed().as_secs_f64() * 1e3, out))
+}

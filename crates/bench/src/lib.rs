@@ -1,0 +1,50 @@
+//! `wakeful bench`: what the daemon adds to the engine that it runs.
+//!
+//! ```text
+//!   server   a private daemon, this program itself      ┐ measured in turns: ours, bare, ours, bare, … so that
+//!   bare     the same engine without it                 ┘ whatever else the machine does is in both
+//!   cases    what is measured        stats, report   medians of pairs against the targets
+//!   print    the bare engine's commands, for a shell
+//! ```
+//!
+//! It runs as root on a prepared data directory and leaves nothing behind, also when it is interrupted: dropping the
+//! future ends the daemon, every engine and every file of the run.
+
+mod bare;
+mod case;
+mod cases;
+mod error;
+mod report;
+mod revive;
+mod server;
+pub mod stats;
+
+use std::path::PathBuf;
+
+pub use case::{Case, Effort, UnknownCase};
+pub use error::Error;
+pub use report::Row;
+
+/// What to measure, and with what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A directory that `wakeful setup` has prepared.
+    pub data_dir: PathBuf,
+    /// The program `wakeful`.
+    pub program: PathBuf,
+    /// Which cases; all, if none is named.
+    pub cases: Vec<Case>,
+    /// How thoroughly.
+    pub effort: Effort,
+}
+
+/// Measures. `tell` hears what is under way, and how much of it is done (0 to 1).
+///
+/// # Errors
+/// If something could not be measured at all. A missed target is no error.
+///
+/// # Cancel safety
+/// Dropped, it leaves nothing behind.
+pub async fn run(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<Vec<Row>, Error> {
+    cases::run(options, tell).await
+}
