@@ -15,6 +15,8 @@
 //! - Bytes may overtake the port's "opened" message: after a hello the thread waits until the hang-up is gone.
 //! - Every write is non-blocking: a blocked one would end up in the next host's connection. What a dead session still
 //!   has queued goes away with its buffers and its socket pair.
+//! - A restored guest runs cold code, so the host's first words (see `contact`) are answered by this thread alone;
+//!   runtime, socket pair and hyper come in with the first byte of HTTP/2.
 //! - A host sends nothing between its hello and the answer. So a hello with anything behind it is stale, left by a
 //!   host that gave up; the newest one counts.
 //! - After the last call (see `session`) the port is not read for that session any more.
@@ -32,11 +34,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::OFlags;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use wakeful_guest_proto::contact::{self, Reader, Repair};
 use wakeful_guest_proto::hello::{self, Hello, Scanner, Side};
 
-use crate::context::Context;
+use crate::context::{Context, Powers};
 use crate::session::Session;
+use crate::{control, init};
 
 /// Room for what is under way in one direction; the driver's own buffers are of a page.
 const BUFFER: usize = 64 * 1024;
@@ -88,6 +93,14 @@ enum End {
     },
 }
 
+/// What followed a hello.
+enum Contact {
+    /// HTTP/2, which begins with these bytes.
+    Session(Vec<u8>),
+    /// Nothing more, or not from that host: scan on, beginning with these.
+    Over(Vec<u8>),
+}
+
 impl<P: AsFd> Port<P>
 where
     for<'a> &'a P: Read + Write,
@@ -103,17 +116,28 @@ where
     ///
     /// # Errors
     /// When the port itself fails, or nobody takes sessions any more.
-    pub(crate) fn run(&self, context: &Context, sessions: &mpsc::Sender<Accepted>) -> io::Result<()> {
+    pub(crate) fn run(&self, context: &Context, runtime: &Handle, sessions: &mpsc::Sender<Accepted>) -> io::Result<()> {
         let mut early = Vec::new();
+        let mut buffer = vec![0; BUFFER];
         loop {
-            self.greet(context, &early)?;
+            let hello = self.greet(context, &early, &mut buffer)?;
+            let mut first = Vec::new();
+            if hello.protocol >= contact::SINCE {
+                match self.first_contact(context, runtime, &mut buffer)? {
+                    Contact::Session(bytes) => first = bytes,
+                    Contact::Over(bytes) => {
+                        early = bytes;
+                        continue;
+                    }
+                }
+            }
             let (ours, theirs) = UnixStream::pair()?;
             ours.set_nonblocking(true)?;
             theirs.set_nonblocking(true)?;
             let session = Arc::new(Session::default());
             let accepted = Accepted { stream: theirs, session: Arc::clone(&session) };
             sessions.blocking_send(accepted).map_err(|_| io::Error::from(ErrorKind::BrokenPipe))?;
-            early = match self.pump(&ours, &session)? {
+            early = match self.pump(&ours, &session, &first)? {
                 End::HungUp => Vec::new(),
                 End::Closed { tail } => tail,
             };
@@ -121,17 +145,16 @@ where
     }
 
     /// Throws everything away until a valid hello is the last thing that came, and answers it. `early` came before.
-    fn greet(&self, context: &Context, early: &[u8]) -> io::Result<()> {
+    fn greet(&self, context: &Context, early: &[u8], buffer: &mut [u8]) -> io::Result<Hello> {
         let mut scanner = Scanner::new(Side::Host);
         let mut scan = |bytes: &[u8]| {
             let said = last_hello(&mut scanner, &context.secret(), bytes)?;
             Some((said, Instant::now() + ANSWER))
         };
-        let mut buffer = vec![0; BUFFER];
         let mut last = scan(early);
         loop {
             // 0 means "nobody there" or "not opened yet", nothing means "nothing more for now".
-            if let Some(n @ 1..) = read(&self.port, &mut buffer)? {
+            if let Some(n @ 1..) = read(&self.port, buffer)? {
                 last = scan(&buffer[..n]);
                 continue;
             }
@@ -146,9 +169,66 @@ where
                 // Short, since the change may have come between the questions, and its event with it.
                 self.wait(left.min(Duration::from_millis(20)))?;
             } else {
-                return Ok(());
+                return Ok(hello);
             }
         }
+    }
+
+    /// Does what the host asks for before its session. It waits for every answer, so nothing is behind a message.
+    fn first_contact(&self, context: &Context, runtime: &Handle, buffer: &mut [u8]) -> io::Result<Contact> {
+        let (mut reader, mut within) = (Reader::default(), false);
+        let mut hostname: Option<String> = None;
+        loop {
+            let n = match read(&self.port, buffer)? {
+                None => {
+                    self.wait(GLANCE)?;
+                    continue;
+                }
+                Some(0) => return Ok(Contact::Over(Vec::new())),
+                Some(n) => n,
+            };
+            let bytes = &buffer[..n];
+            if !within && bytes[0] != contact::ASK {
+                // A hello is that of the next host, which came so soon that no hang-up was seen.
+                if bytes[0] == hello::MAGIC[0] {
+                    return Ok(Contact::Over(bytes.to_vec()));
+                }
+                if let Some(name) = hostname {
+                    // Not waited for: it costs an emulated guest more than all the rest.
+                    context.tasks.spawn_blocking_on(move || init::publish_hostname(&name), runtime);
+                }
+                return Ok(Contact::Session(bytes.to_vec()));
+            }
+            let Ok(fed) = reader.feed(contact::ASK, bytes) else { return Ok(Contact::Over(Vec::new())) };
+            within = fed.is_none();
+            let Some((body, used)) = fed else { continue };
+            let Ok(ask) = Repair::decode(&body) else { return Ok(Contact::Over(Vec::new())) };
+            if used != n {
+                return Ok(Contact::Over(bytes[used..].to_vec()));
+            }
+            let outcome = control::repair_here(context, runtime, &ask).map_err(control::Refusal::text);
+            if outcome.is_ok() && context.powers == Powers::Machine {
+                hostname = ask.hostname.or(hostname);
+            }
+            if !self.write_whole(&contact::encode_outcome(&outcome))? {
+                return Ok(Contact::Over(Vec::new()));
+            }
+        }
+    }
+
+    /// Writes all of a short message; false if the host does not take it.
+    fn write_whole(&self, mut bytes: &[u8]) -> io::Result<bool> {
+        let deadline = Instant::now() + ANSWER;
+        while !bytes.is_empty() {
+            match write(&self.port, bytes) {
+                Ok(Some(n)) => bytes = &bytes[n..],
+                Ok(None) if Instant::now() < deadline => self.wait(Duration::from_millis(20))?,
+                Ok(None) => return Ok(false),
+                Err(error) if is_closed(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     /// Writes the answer to a hello; false if there is no room.
@@ -159,18 +239,19 @@ where
         Ok(write(&self.port, &bytes)? == Some(bytes.len()))
     }
 
-    /// Moves bytes both ways until the session ends.
-    fn pump(&self, pair: &UnixStream, session: &Session) -> io::Result<End> {
+    /// Moves bytes both ways until the session ends; `first` came already.
+    fn pump(&self, pair: &UnixStream, session: &Session, first: &[u8]) -> io::Result<End> {
         epoll::add(&self.events, pair, epoll::EventData::new_u64(1), edges())?;
-        let end = self.pump_until(pair, session);
+        let end = self.pump_until(pair, session, first);
         epoll::delete(&self.events, pair)?;
         end
     }
 
-    fn pump_until(&self, pair: &UnixStream, session: &Session) -> io::Result<End> {
-        let mut inward = Buffer::new();
-        let mut outward = Buffer::new();
+    fn pump_until(&self, pair: &UnixStream, session: &Session, first: &[u8]) -> io::Result<End> {
+        let mut inward = Buffer::holding(first);
+        let mut outward = Buffer::holding(&[]);
         let mut tail = Vec::new();
+        keep_tail(&mut tail, first);
         loop {
             let mut moved = false;
             if session.last_called() {
@@ -295,8 +376,11 @@ struct Buffer {
 }
 
 impl Buffer {
-    fn new() -> Self {
-        Self { bytes: vec![0; BUFFER].into_boxed_slice(), from: 0, to: 0 }
+    /// With what is to be drained first, which is no more than one read of the port.
+    fn holding(first: &[u8]) -> Self {
+        let mut bytes = vec![0; BUFFER.max(first.len())].into_boxed_slice();
+        bytes[..first.len()].copy_from_slice(first);
+        Self { bytes, from: 0, to: first.len() }
     }
 
     fn is_empty(&self) -> bool {
@@ -373,12 +457,61 @@ mod tests {
         let (mut host, port) = port();
         let stale = [&[0xfe; 100_000][..], &hello_of(1), &hello_of(2)[..30], &hello_of(3), &hello_of(4)].concat();
         host.write_all(&stale).expect("there is room for all of it");
-        port.greet(&context(), &[]).expect("greeted");
+        port.greet(&context(), &[], &mut [0; 4096]).expect("greeted");
         drop(port);
         let mut answer = Vec::new();
         host.read_to_end(&mut answer).expect("an answer and the end");
         let answer = answer.try_into().expect("one answer");
         assert_eq!(hello::decode(Side::Agent, &SECRET, &answer).map(|said| said.nonce), Some([4; 16]));
+    }
+
+    /// What the port's thread says to a message, and what it takes for the rest.
+    fn contacted(
+        host: &mut UnixStream,
+        port: &Port<UnixStream>,
+        context: &Context,
+        message: &[u8],
+    ) -> (Vec<u8>, Contact) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| port.first_contact(context, runtime.handle(), &mut [0; 4096]));
+            for piece in message.chunks(70) {
+                host.write_all(piece).expect("write");
+            }
+            let mut answer = vec![0; 14];
+            host.read_exact(&mut answer).expect("an answer");
+            host.write_all(b"PRI * HTTP/2.0").expect("write");
+            (answer, thread.join().expect("no panic").expect("no error"))
+        })
+    }
+
+    #[test]
+    fn a_repair_is_answered_before_the_session() {
+        let ((mut host, port), context) = (port(), context());
+        let env = [("A".to_owned(), "1".to_owned())].into();
+        let ask = Repair { secret: Some([9; 32]), env: Some(env), ..Repair::new(1, [3; 64]) };
+        let (answer, rest) = contacted(&mut host, &port, &context, &ask.encode());
+        let (body, _) = Reader::default().feed(contact::ANSWER, &answer).expect("sound").expect("whole");
+        assert!(contact::decode_outcome(&body).expect("sound").is_ok());
+        assert!(matches!(rest, Contact::Session(bytes) if bytes == b"PRI * HTTP/2.0"));
+        assert_eq!((context.secret(), context.env().len()), ([9; 32], 1));
+    }
+
+    #[test]
+    fn nonsense_and_the_next_host_end_a_first_contact() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let mut long = vec![contact::ASK];
+        long.extend_from_slice(&[0xff; 20]);
+        for (bytes, scanned) in [(&long[..], 0), (&hello_of(1)[..], LENGTH)] {
+            let (mut host, port) = port();
+            host.write_all(bytes).expect("write");
+            let end = port.first_contact(&context(), runtime.handle(), &mut [0; 4096]).expect("no error");
+            assert!(matches!(end, Contact::Over(rest) if rest.len() == scanned));
+        }
+        let (host, port) = port();
+        drop(host);
+        let end = port.first_contact(&context(), runtime.handle(), &mut [0; 4096]).expect("no error");
+        assert!(matches!(end, Contact::Over(rest) if rest.is_empty()), "a hang-up");
     }
 
     #[test]
@@ -387,7 +520,7 @@ mod tests {
         let (ours, mut theirs) = pair();
         let session = Session::default();
         thread::scope(|scope| {
-            let pump = scope.spawn(|| port.pump(&ours, &session));
+            let pump = scope.spawn(|| port.pump(&ours, &session, &[]));
             let mut bytes = [0; 7];
             host.write_all(b"request").expect("write");
             theirs.read_exact(&mut bytes).expect("read");
@@ -400,7 +533,7 @@ mod tests {
             drop(theirs);
             assert_eq!(pump.join().expect("no panic").expect("pumped"), End::Closed { tail: Vec::new() });
         });
-        port.greet(&context(), &[]).expect("the hello was not lost");
+        port.greet(&context(), &[], &mut [0; 4096]).expect("the hello was not lost");
         let mut answer = [0; LENGTH];
         host.read_exact(&mut answer).expect("an answer");
         assert_eq!(hello::decode(Side::Agent, &SECRET, &answer).map(|said| said.nonce), Some([8; 16]));
@@ -412,7 +545,7 @@ mod tests {
         let (ours, mut theirs) = pair();
         let session = Session::default();
         let tail = thread::scope(|scope| {
-            let pump = scope.spawn(|| port.pump(&ours, &session));
+            let pump = scope.spawn(|| port.pump(&ours, &session, &[]));
             for piece in [&b"old frames"[..], &hello_of(5)[..1], &hello_of(5)[1..50], &hello_of(5)[50..]] {
                 host.write_all(piece).expect("write");
                 theirs.read_exact(&mut vec![0; piece.len()]).expect("read");
@@ -423,7 +556,7 @@ mod tests {
                 End::HungUp => panic!("nobody hung up"),
             }
         });
-        port.greet(&context(), &tail).expect("greeted");
+        port.greet(&context(), &tail, &mut [0; 4096]).expect("greeted");
         let mut answer = [0; LENGTH];
         host.read_exact(&mut answer).expect("an answer");
         assert_eq!(hello::decode(Side::Agent, &SECRET, &answer).map(|said| said.nonce), Some([5; 16]));
@@ -436,7 +569,7 @@ mod tests {
         theirs.set_nonblocking(true).expect("non-blocking");
         let session = Session::default();
         thread::scope(|scope| {
-            let pump = scope.spawn(|| port.pump(&ours, &session));
+            let pump = scope.spawn(|| port.pump(&ours, &session, &[]));
             let begun = Instant::now();
             // Until every buffer on the way is full.
             let mut quiet = 0;

@@ -10,7 +10,9 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::time::{ClockId, Timespec, clock_settime};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
+use wakeful_guest_proto::contact::Repair;
 use wakeful_guest_proto::control::{self, Busy, BusyProcess, MAX_BUSY, QuiesceAnswer, Restore, RestoreAnswer, Version};
 use wakeful_guest_proto::hello::PROTOCOL;
 
@@ -54,36 +56,88 @@ async fn read_json<T: serde::de::DeserializeOwned>(request: Request<Incoming>) -
     serde_json::from_slice(&bytes).map_err(|error| body::error(StatusCode::BAD_REQUEST, &format!("body: {error}")))
 }
 
-/// Repairs what froze with the memory. Everything is checked before anything is changed; the clock comes first,
-/// because the time asked for is right only now; the secret last, because only an answer that says 200 may rotate it.
+/// The JSON form of a restore.
 async fn restore(context: &Context, ask: &Restore) -> Response<Body> {
-    let (entropy, secret) = match (ask.entropy(), ask.new_secret()) {
-        (Ok(entropy), Ok(secret)) => (entropy, secret),
-        (Err(error), _) | (_, Err(error)) => return body::error(StatusCode::BAD_REQUEST, &error.to_string()),
+    let ask = match Repair::try_from(ask) {
+        Ok(ask) => ask,
+        Err(error) => return body::error(StatusCode::BAD_REQUEST, &error.to_string()),
     };
+    match repair(context, &ask).await {
+        Ok(answer) => {
+            if let Some(name) = ask.hostname.filter(|_| context.powers == Powers::Machine) {
+                // Not waited for: it costs an emulated guest more than all the rest, and the sandbox is right without it.
+                context.tasks.spawn_blocking(move || init::publish_hostname(&name));
+            }
+            body::json(StatusCode::OK, &answer)
+        }
+        Err(Refusal::Invalid(why)) => body::error(StatusCode::BAD_REQUEST, &why),
+        Err(Refusal::Failed(why)) => body::error(StatusCode::INTERNAL_SERVER_ERROR, &why),
+    }
+}
+
+/// Why a restore did not happen.
+pub(crate) enum Refusal {
+    /// It makes no sense; nothing was changed.
+    Invalid(String),
+    /// The kernel would not have it.
+    Failed(String),
+}
+
+impl Refusal {
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::Invalid(why) | Self::Failed(why) => why,
+        }
+    }
+}
+
+/// Repairs what froze with the memory, hooks included.
+pub(crate) async fn repair(context: &Context, ask: &Repair) -> Result<RestoreAnswer, Refusal> {
+    let (clock_error_us, hooks) = begin_repair(context, ask)?;
+    let failed_hooks = match hooks {
+        Some((directory, generation)) => run_hooks(context, directory, generation).await,
+        None => Vec::new(),
+    };
+    end_repair(context, ask);
+    Ok(RestoreAnswer { clock_error_us, failed_hooks })
+}
+
+/// The same for a thread outside the runtime, which is asked only if there are hooks to run.
+pub(crate) fn repair_here(context: &Context, runtime: &Handle, ask: &Repair) -> Result<RestoreAnswer, Refusal> {
+    let (clock_error_us, hooks) = begin_repair(context, ask)?;
+    let failed_hooks = match hooks {
+        Some((directory, generation)) => runtime.block_on(run_hooks(context, directory, generation)),
+        None => Vec::new(),
+    };
+    end_repair(context, ask);
+    Ok(RestoreAnswer { clock_error_us, failed_hooks })
+}
+
+/// The secret comes last, because only an answer that says yes may rotate it.
+fn end_repair(context: &Context, ask: &Repair) {
+    if let Some(secret) = ask.secret {
+        context.set_secret(secret);
+    }
+}
+
+/// Everything but hooks and secret: the clock's error, and where hooks are to be run for which generation. Everything is
+/// checked before anything is changed; the clock comes first, because the time asked for is right only now.
+fn begin_repair(context: &Context, ask: &Repair) -> Result<(i64, Option<(PathBuf, u64)>), Refusal> {
     if let Some(name) = &ask.hostname
         && !is_hostname(name)
     {
-        return body::error(StatusCode::BAD_REQUEST, "hostname is not a host name");
+        return Err(Refusal::Invalid("hostname is not a host name".to_owned()));
     }
     if context.powers == Powers::Machine {
         let (sec, nsec) = (ask.time_unix_ns / 1_000_000_000, ask.time_unix_ns % 1_000_000_000);
         let time = Timespec { tv_sec: sec.cast_signed(), tv_nsec: nsec.cast_signed() };
-        if let Err(error) = clock_settime(ClockId::Realtime, time) {
-            return failed("set the clock", &error.into());
-        }
+        clock_settime(ClockId::Realtime, time).map_err(|error| not_done("set the clock", &error.into()))?;
     }
     let clock_error_us = clock_error_us(ask.time_unix_ns);
     if context.powers == Powers::Machine {
-        if let Err(error) = wakeful_sys::guest::reseed_random(&entropy) {
-            return failed("reseed the random pool", &error);
-        }
-        if let Some(name) = ask.hostname.clone() {
-            if let Err(error) = init::set_hostname(&name) {
-                return failed("set the host name", &error);
-            }
-            // Not waited for: it costs an emulated guest more than all the rest, and the sandbox is right without it.
-            context.tasks.spawn_blocking(move || init::publish_hostname(&name));
+        wakeful_sys::guest::reseed_random(&ask.entropy).map_err(|error| not_done("reseed the random pool", &error))?;
+        if let Some(name) = &ask.hostname {
+            init::set_hostname(name).map_err(|error| not_done("set the host name", &error))?;
         }
     }
     if let Some(env) = &ask.env {
@@ -95,19 +149,15 @@ async fn restore(context: &Context, ask: &Restore) -> Response<Body> {
     if let Some(workdir) = &ask.default_workdir {
         context.set_default_workdir(workdir.clone());
     }
-    let mut failed_hooks = Vec::new();
-    if let Some(generation) = ask.clone_generation
-        && context.set_clone_generation(generation)
-        && let Some(directory) = &context.hooks
-        // Most images have none, and the first thread of a restored guest is dear.
-        && directory.is_dir()
-    {
-        failed_hooks = run_hooks(context, directory.clone(), generation).await;
-    }
-    if let Some(secret) = secret {
-        context.set_secret(secret);
-    }
-    body::json(StatusCode::OK, &RestoreAnswer { clock_error_us, failed_hooks })
+    let Some(generation) = ask.clone_generation else { return Ok((clock_error_us, None)) };
+    let changed = context.set_clone_generation(generation);
+    // Most images have none, and the first thread of a restored guest is dear.
+    let hooks = context.hooks.as_ref().filter(|directory| changed && directory.is_dir());
+    Ok((clock_error_us, hooks.map(|directory| (directory.clone(), generation))))
+}
+
+fn not_done(what: &str, error: &std::io::Error) -> Refusal {
+    Refusal::Failed(format!("could not {what}: {error}"))
 }
 
 fn failed(what: &str, error: &std::io::Error) -> Response<Body> {

@@ -86,15 +86,16 @@ fn init_main() -> anyhow::Result<std::convert::Infallible> {
     let port = port.context("could not open the port")?;
     // One at a time: a host is accepted when the last session's pump is over, its hyper side at most one wake later.
     let (sessions, accepted) = mpsc::channel(1);
+    let runtime = runtime().context("could not start the runtime")?;
     let pump = {
-        let context = Arc::clone(&context);
+        let (context, handle) = (Arc::clone(&context), runtime.handle().clone());
         move || {
-            let end = port.run(&context, &sessions);
+            let end = port.run(&context, &handle, &sessions);
             init::give_up(&format!("the port failed: {end:?}"));
         }
     };
     std::thread::Builder::new().name("port".to_owned()).spawn(pump).context("could not start the port's thread")?;
-    runtime().context("could not start the runtime")?.block_on(machine(context, accepted))
+    runtime.block_on(machine(context, accepted))
 }
 
 /// Serves the port's sessions and the inner surface.

@@ -13,10 +13,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use wakeful_guest_proto::contact::{self, Reader, Repair};
 use wakeful_guest_proto::hello::{self, Hello, Scanner, Side};
 
 use crate::channel::last_hello;
 use crate::context::Context;
+use crate::control;
 use crate::routes;
 use crate::session::{self, Session};
 
@@ -73,13 +75,45 @@ async fn host<S>(context: &Arc<Context>, mut stream: S)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    if matches!(timeout(HELLO, greet(context, &mut stream)).await, Ok(Ok(()))) {
-        session::serve(stream, Arc::clone(context), Arc::new(Session::default())).await;
+    let Ok(Ok(hello)) = timeout(HELLO, greet(context, &mut stream)).await else { return };
+    let mut first = Vec::new();
+    if hello.protocol >= contact::SINCE {
+        match first_contact(context, &mut stream).await {
+            Ok(bytes) => first = bytes,
+            // It hung up, or speaks nonsense: it is gone.
+            Err(_) => return,
+        }
+    }
+    let (reader, writer) = tokio::io::split(stream);
+    let stream = tokio::io::join(io::Cursor::new(first).chain(reader), writer);
+    session::serve(stream, Arc::clone(context), Arc::new(Session::default())).await;
+}
+
+/// Does what the host asks for before its session, and gives what came of that already.
+async fn first_contact<S: AsyncRead + AsyncWrite + Unpin>(context: &Context, stream: &mut S) -> io::Result<Vec<u8>> {
+    let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
+    let (mut reader, mut within, mut buffer) = (Reader::default(), false, vec![0; 16 * 1024]);
+    loop {
+        let n = stream.read(&mut buffer).await?;
+        match buffer[..n].first() {
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(first) if !within && *first != contact::ASK => return Ok(buffer[..n].to_vec()),
+            Some(_) => {}
+        }
+        let fed = reader.feed(contact::ASK, &buffer[..n]).map_err(invalid)?;
+        within = fed.is_none();
+        let Some((body, used)) = fed else { continue };
+        if used != n {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let ask = Repair::decode(&body).map_err(invalid)?;
+        let outcome = control::repair(context, &ask).await.map_err(control::Refusal::text);
+        stream.write_all(&contact::encode_outcome(&outcome)).await?;
     }
 }
 
 /// Throws everything away until a valid hello is the last thing that came, and answers it.
-async fn greet<S: AsyncRead + AsyncWrite + Unpin>(context: &Context, stream: &mut S) -> io::Result<()> {
+async fn greet<S: AsyncRead + AsyncWrite + Unpin>(context: &Context, stream: &mut S) -> io::Result<Hello> {
     let mut scanner = Scanner::new(Side::Host);
     let mut buffer = vec![0; 16 * 1024];
     loop {
@@ -89,7 +123,8 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(context: &Context, stream: &mu
         }
         if let Some(said) = last_hello(&mut scanner, &context.secret(), &buffer[..n]) {
             let answer = Hello { nonce: said.nonce, protocol: hello::PROTOCOL };
-            return stream.write_all(&hello::encode(Side::Agent, &context.secret(), &answer)).await;
+            stream.write_all(&hello::encode(Side::Agent, &context.secret(), &answer)).await?;
+            return Ok(said);
         }
     }
 }

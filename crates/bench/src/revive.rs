@@ -1,11 +1,11 @@
 //! Hello and restore as the daemon does them, for the bare engine's guests.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::net::UnixStream;
 use wakeful_guest_client::Guest;
-use wakeful_guest_proto::control::Restore;
+use wakeful_guest_proto::contact::Repair;
 
 use crate::Error;
 
@@ -17,27 +17,15 @@ pub(crate) async fn revive(
     name: &str,
     generation: u64,
 ) -> Result<(Guest, [u8; 32]), Error> {
-    let guest = Guest::connect(stream, secret, patience).await.map_err(Error::guest("say hello"))?;
     let mut fresh = [0; 32];
-    random(&mut fresh)?;
-    let identity = Restore {
+    getrandom::fill(&mut fresh).map_err(|error| Error::engine("have random bytes", error))?;
+    let identity = Repair {
         hostname: Some(name.to_owned()),
         env: Some(BTreeMap::from([("WAKEFUL_SANDBOX_ID".to_owned(), name.to_owned())])),
         clone_generation: Some(generation),
-        ..clock_and_entropy()?.with_secret(&fresh)
+        secret: Some(fresh),
+        ..Repair::new(0, [0; 64])
     };
-    guest.restore(&identity).await.map_err(Error::guest("restore"))?;
-    guest.restore(&clock_and_entropy()?).await.map_err(Error::guest("restore"))?;
-    Ok((guest, fresh))
-}
-
-fn random(bytes: &mut [u8]) -> Result<(), Error> {
-    getrandom::fill(bytes).map_err(|error| Error::engine("have random bytes", error))
-}
-
-fn clock_and_entropy() -> Result<Restore, Error> {
-    let mut entropy = [0; 64];
-    random(&mut entropy)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(Restore::new(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), &entropy))
+    let revived = Guest::revive(stream, secret, patience, patience, identity).await;
+    Ok((revived.map_err(Error::guest("put a guest right"))?.guest, fresh))
 }

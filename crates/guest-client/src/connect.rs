@@ -101,9 +101,15 @@ impl Guest {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let mut scanner = Scanner::new(Side::Agent);
-        let greeted = timeout(deadline, greet(&mut stream, secret, &mut scanner)).await;
-        let (hello, early) = greeted.unwrap_or_else(|_| Err(Error::Hello { dropped: scanner.dropped() }))?;
+        let (protocol, early) = say_hello(&mut stream, secret, deadline).await?;
+        Self::begin(stream, early, protocol).await
+    }
+
+    /// Starts HTTP/2 on a stream on which hello was said.
+    pub(crate) async fn begin<S>(stream: S, early: Bytes, protocol: u8) -> Result<Self, Error>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let io = TokioIo::new(Rewound { early, stream });
         let tasks = Tasks::default();
         let last = tasks.over.clone().drop_guard();
@@ -120,7 +126,7 @@ impl Guest {
             over.run_until_cancelled(connection).await;
             over.cancel();
         });
-        Ok(Self { sender, tasks, protocol: hello.protocol.min(hello::PROTOCOL), _last: Arc::new(last) })
+        Ok(Self { sender, tasks, protocol, _last: Arc::new(last) })
     }
 
     /// The protocol that both sides speak.
@@ -220,6 +226,18 @@ pub(crate) fn expect_status(response: &Response<Incoming>, status: StatusCode) -
         return Ok(());
     }
     Err(Error::Protocol { detail: format!("answered {} instead of {status}", response.status()) })
+}
+
+/// The protocol that both sides speak, and what came behind the agent's hello.
+pub(crate) async fn say_hello<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    secret: &[u8; 32],
+    deadline: Duration,
+) -> Result<(u8, Bytes), Error> {
+    let mut scanner = Scanner::new(Side::Agent);
+    let greeted = timeout(deadline, greet(stream, secret, &mut scanner)).await;
+    let (hello, early) = greeted.unwrap_or_else(|_| Err(Error::Hello { dropped: scanner.dropped() }))?;
+    Ok((hello.protocol.min(hello::PROTOCOL), early))
 }
 
 /// The agent's hello, and what came behind it: its first frames may be in the same read.

@@ -86,6 +86,11 @@ impl Error {
         Self::Protocol { detail: chain(error) }
     }
 
+    /// A refusal of the first contact, which has no status.
+    pub(crate) fn refused_because(why: &str) -> Self {
+        Self::Refused { code: "restore".to_owned(), message: printable(why), wakeful_code: None, errno: None }
+    }
+
     /// A refusal from a body that is not trusted to be one.
     pub(crate) fn refused(status: http::StatusCode, body: &[u8]) -> Self {
         let document: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();

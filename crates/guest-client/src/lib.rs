@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   byte stream (unix socket of the engine, TCP)
-//!      └─ hello ─▶ HTTP/2, host = client ─▶ Guest (cheap to clone; many calls at once)
+//!      └─ hello ─▶ [clock, entropy, identity] ─▶ HTTP/2, host = client ─▶ Guest (cheap to clone; many calls at once)
 //! ```
 //!
 //! The guest is hostile: every answer is bounded before it is kept, every wait of this crate's own calls has a deadline,
@@ -15,6 +15,7 @@ mod error;
 mod exec;
 mod files;
 mod process;
+mod revive;
 mod tunnel;
 mod watch;
 
@@ -23,6 +24,7 @@ pub use error::Error;
 pub use exec::{Exec, ExecEvent, ExecOutput, ExecStream, OutputStream};
 pub use files::{Entry, FileHead, FilePart, FileStream};
 pub use process::Job;
+pub use revive::Revived;
 pub use tunnel::Tunnel;
 pub use wakeful_guest_proto as proto;
 pub use watch::{WatchEvent, WatchStream};

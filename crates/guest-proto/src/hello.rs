@@ -18,7 +18,7 @@ use sha2::Sha256;
 /// First bytes of every hello.
 pub const MAGIC: [u8; 16] = *b"wakeful-channel\n";
 /// The protocol that this build speaks. The lower number of the two sides holds.
-pub const PROTOCOL: u8 = 1;
+pub const PROTOCOL: u8 = 2;
 /// Bytes of a hello.
 pub const LENGTH: usize = HEAD + 32;
 /// Bytes of a channel's secret.

@@ -4,6 +4,7 @@
 //! new fields are optional and the one [`hello::PROTOCOL`] number gates new messages.
 
 pub mod connect_rpc;
+pub mod contact;
 pub mod control;
 pub mod filesystem;
 pub mod hello;

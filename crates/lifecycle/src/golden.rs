@@ -151,10 +151,9 @@ async fn boot_and_save(
     machine: Machine,
 ) -> Result<Image, Error> {
     let engine = driver.launch(place, machine, base, Source::Golden { secret }).await?;
-    let guest = guest::reach(id, &engine, &secret, Vcpus::Running, BOOT).await?;
     let nothing = std::collections::BTreeMap::new();
     let who = Identity { id, hostname: "golden", env: &nothing, user, workdir, generation: 0, secret: &secret };
-    guest::restore(&guest, &who).await?;
+    let guest = guest::revive(&engine, &secret, Vcpus::Running, BOOT, &who).await?;
     for command in WARMING {
         let mut exec = Exec::new(command[0], command[1..].iter().copied());
         exec.timeout = Some(WARM);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::debug;
 use wakeful_driver::Engine;
-use wakeful_guest_client::Guest;
-use wakeful_guest_proto::control::Restore;
+use wakeful_guest_client::{Error as GuestError, Guest, Revived};
+use wakeful_guest_proto::contact::Repair;
 use wakeful_model::{Sandbox, SandboxId};
 
 use crate::Error;
@@ -17,7 +17,7 @@ use crate::Error;
 const HELLO: Duration = Duration::from_secs(2);
 /// Between two hellos.
 const PAUSE: Duration = Duration::from_millis(50);
-/// One restore call. The first after a load runs cold code.
+/// One confirmation: five seconds of it are the clone hooks', and the first after a load runs cold code.
 const RESTORE: Duration = Duration::from_secs(20);
 
 /// Whether the vCPUs run already.
@@ -28,7 +28,7 @@ pub(crate) enum Vcpus {
     Stopped,
 }
 
-/// Opens the channel to the agent.
+/// Opens the channel to an agent that is in order.
 ///
 /// # Errors
 /// `Unresponsive` if it does not answer within `patience`, `Failed` if the engine ends.
@@ -36,8 +36,31 @@ pub(crate) async fn reach(
     id: &SandboxId,
     engine: &Arc<dyn Engine>,
     secret: &[u8; 32],
+    patience: Duration,
+) -> Result<Guest, Error> {
+    or_ended(id, engine, keep_trying(id, engine, secret, Vcpus::Running, patience, None)).await
+}
+
+/// Opens the channel to an agent whose guest was just loaded, booted or continued, and puts the guest right: clock,
+/// entropy, identity and secret. Without this a create or wake does not count.
+///
+/// # Errors
+/// `Unresponsive` if it does not answer within `patience` or does not confirm: the create or wake fails closed. `Failed` if
+/// the engine ends.
+pub(crate) async fn revive(
+    engine: &Arc<dyn Engine>,
+    secret: &[u8; 32],
     vcpus: Vcpus,
     patience: Duration,
+    who: &Identity<'_>,
+) -> Result<Guest, Error> {
+    or_ended(who.id, engine, keep_trying(who.id, engine, secret, vcpus, patience, Some(who))).await
+}
+
+async fn or_ended(
+    id: &SandboxId,
+    engine: &Arc<dyn Engine>,
+    work: impl Future<Output = Result<Guest, Error>>,
 ) -> Result<Guest, Error> {
     tokio::select! {
         biased;
@@ -45,7 +68,7 @@ pub(crate) async fn reach(
             id: id.clone(),
             detail: format!("the engine ended before its agent answered: {}", exit.output.trim()),
         }),
-        guest = keep_trying(id, engine, secret, vcpus, patience) => guest,
+        guest = work => guest,
     }
 }
 
@@ -55,13 +78,21 @@ async fn keep_trying(
     secret: &[u8; 32],
     vcpus: Vcpus,
     patience: Duration,
+    who: Option<&Identity<'_>>,
 ) -> Result<Guest, Error> {
     let began = Instant::now();
     let deadline = began + patience;
     let mut to_start = vcpus == Vcpus::Stopped;
     loop {
         let stream = engine.connect().await?;
-        let hello = Guest::connect(stream, secret, HELLO.min(patience));
+        let hello = async {
+            let hello = HELLO.min(patience);
+            let Some(who) = who else { return Guest::connect(stream, secret, hello).await };
+            let Revived { guest, answer, hello, first, all } =
+                Guest::revive(stream, secret, hello, RESTORE, who.repair()).await?;
+            debug!(sandbox_id = %id, ?hello, ?first, ?all, clock_error_us = answer.clock_error_us, "guest put right");
+            Ok(guest)
+        };
         let answer = if to_start {
             to_start = false;
             // The hello waits in the port when the vCPUs begin: the agent finds it at once.
@@ -73,13 +104,17 @@ async fn keep_trying(
         };
         match answer {
             Ok(guest) => {
-                debug!(sandbox_id = %id, took = ?began.elapsed(), "hello answered");
+                debug!(sandbox_id = %id, took = ?began.elapsed(), "agent reached");
                 return Ok(guest);
             }
-            Err(error) if Instant::now() >= deadline => {
-                return Err(Error::Unresponsive { id: id.clone(), detail: format!("no hello: {error}") });
+            Err(error @ (GuestError::Hello { .. } | GuestError::Io { .. })) if Instant::now() < deadline => {
+                debug!(sandbox_id = %id, %error, "no hello yet");
             }
-            Err(error) => debug!(sandbox_id = %id, %error, "no hello yet"),
+            // Once the guest was told anything, it may know its new secret: another try would not be understood.
+            Err(error) => {
+                let detail = format!("its agent did not confirm: {error}");
+                return Err(Error::Unresponsive { id: id.clone(), detail });
+            }
         }
         // One connection at a time: the engine must have seen this one go, and the agent needs a moment to see it too, or
         // the next hello might be taken for the rest of a frame.
@@ -111,42 +146,17 @@ impl<'a> Identity<'a> {
             secret: &row.secret,
         }
     }
-}
 
-/// Clock, entropy, identity and secret. Without this answer a restore does not count.
-///
-/// # Errors
-/// `Unresponsive`: the wake or create fails closed.
-pub(crate) async fn restore(guest: &Guest, who: &Identity<'_>) -> Result<(), Error> {
-    let identity = |clock: Restore| Restore {
-        hostname: Some(who.hostname.to_owned()),
-        env: Some(who.env.clone()),
-        clone_generation: Some(who.generation),
-        default_user: Some(who.user.to_owned()),
-        default_workdir: Some(who.workdir.to_owned()),
-        ..clock.with_secret(who.secret)
-    };
-    let began = Instant::now();
-    tell(guest, who.id, &identity(clock_and_entropy()?)).await?;
-    let first = began.elapsed();
-    // The first setting after a load is 10 to 30 ms late, because it runs cold code; the second is right.
-    tell(guest, who.id, &clock_and_entropy()?).await?;
-    debug!(sandbox_id = %who.id, ?first, both = ?began.elapsed(), "guest put right");
-    Ok(())
-}
-
-fn clock_and_entropy() -> Result<Restore, Error> {
-    let mut entropy = [0u8; 64];
-    getrandom::fill(&mut entropy).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| Error::Internal(error.to_string()))?;
-    Ok(Restore::new(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), &entropy))
-}
-
-async fn tell(guest: &Guest, id: &SandboxId, request: &Restore) -> Result<(), Error> {
-    let unresponsive = |detail: String| Error::Unresponsive { id: id.clone(), detail };
-    match tokio::time::timeout(RESTORE, guest.restore(request)).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(unresponsive(format!("restore: {error}"))),
-        Err(_) => Err(unresponsive("its agent did not confirm the restore".into())),
+    /// Without time and entropy, which are filled in when they are sent.
+    fn repair(&self) -> Repair {
+        Repair {
+            hostname: Some(self.hostname.to_owned()),
+            env: Some(self.env.clone()),
+            clone_generation: Some(self.generation),
+            secret: Some(*self.secret),
+            default_user: Some(self.user.to_owned()),
+            default_workdir: Some(self.workdir.to_owned()),
+            ..Repair::new(0, [0; 64])
+        }
     }
 }

@@ -318,7 +318,7 @@ impl Owner {
         };
         self.held.guest = None;
         warn!(sandbox_id = %id, "channel to the agent was lost, connecting again");
-        let guest = guest::reach(id, engine, &self.row.secret, guest::Vcpus::Running, RECONNECT).await?;
+        let guest = guest::reach(id, engine, &self.row.secret, RECONNECT).await?;
         self.held.guest = Some(guest.clone());
         Ok(guest)
     }

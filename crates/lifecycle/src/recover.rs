@@ -215,9 +215,8 @@ async fn adopt(driver: &Arc<dyn Driver>, place: &Place, row: &Sandbox) -> Result
     };
     let waking = row.state != State::Running;
     let confirmed = async {
-        let guest = guest::reach(&row.id, &engine, &row.secret, Vcpus::Stopped, ADOPTED).await?;
-        guest::restore(&guest, &Identity::of(row, row.runtime_generation + u64::from(waking))).await?;
-        Ok::<_, Error>(guest)
+        let who = Identity::of(row, row.runtime_generation + u64::from(waking));
+        guest::revive(&engine, &row.secret, Vcpus::Stopped, ADOPTED, &who).await
     };
     match confirmed.await {
         Ok(guest) => Ok(Held { engine: Some(engine), guest: Some(guest) }),

@@ -3,9 +3,12 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
-use wakeful_guest_client::Error;
+use wakeful_guest_client::proto::contact::Repair;
 use wakeful_guest_client::proto::control::Restore;
+use wakeful_guest_client::proto::hello::{self, Hello, Side};
+use wakeful_guest_client::{Error, Guest, Revived};
 
 use crate::agent::{Agent, SOON};
 
@@ -36,6 +39,65 @@ async fn a_restore_replaces_env_and_rotates_the_secret() {
     ask.env = Some([("C".to_owned(), "3".to_owned())].into());
     guest.restore(&ask).await.expect("restore");
     assert_eq!(guest.envs().await.expect("envs").len(), 1, "replaced, not merged");
+}
+
+#[tokio::test]
+async fn a_first_contact_needs_no_http() {
+    let agent = Agent::start().await;
+    let env = [("A".to_owned(), "1".to_owned()), ("EMPTY".to_owned(), String::new())].into();
+    let identity = Repair {
+        env: Some(env),
+        secret: Some([7; 32]),
+        clone_generation: Some(1),
+        hostname: Some("left-alone".to_owned()),
+        ..Repair::new(0, [0; 64])
+    };
+    let revived = Guest::revive(agent.dial().await, &agent.secret, SOON, SOON, identity.clone()).await;
+    let Revived { guest, answer, .. } = revived.expect("revived");
+    assert!((0..20_000_000).contains(&answer.clock_error_us), "{answer:?}");
+    assert_eq!(Some(guest.envs().await.expect("envs")), identity.env, "the session follows on the same stream");
+    guest.close().await;
+
+    let bad = Repair { hostname: Some("a b".to_owned()), secret: Some([8; 32]), ..Repair::new(0, [0; 64]) };
+    let refused = Guest::revive(agent.dial().await, &[7; 32], SOON, SOON, bad).await;
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    let guest = agent.connect_with(&[7; 32]).await.expect("the secret of the one that was confirmed");
+    guest.health(SOON).await.expect("health");
+}
+
+#[tokio::test]
+async fn an_agent_of_protocol_1_is_put_right_by_its_route() {
+    let agent = Agent::start().await;
+    // A relay that signs the hellos of both sides anew, with the older number.
+    let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+    let secret = agent.secret;
+    let relay = async {
+        let mut real = agent.dial().await;
+        let mut bytes = [0; hello::LENGTH];
+        for (side, from_host) in [(Side::Host, true), (Side::Agent, false)] {
+            if from_host {
+                theirs.read_exact(&mut bytes).await.expect("a hello");
+            } else {
+                real.read_exact(&mut bytes).await.expect("an answer");
+            }
+            let said = hello::decode(side, &secret, &bytes).expect("authentic");
+            let older = hello::encode(side, &secret, &Hello { protocol: 1, ..said });
+            if from_host {
+                real.write_all(&older).await.expect("write");
+            } else {
+                theirs.write_all(&older).await.expect("write");
+            }
+        }
+        tokio::io::copy_bidirectional(&mut theirs, &mut real).await.ok();
+    };
+    let host = async {
+        let identity = Repair { env: Some([("A".to_owned(), "1".to_owned())].into()), ..Repair::new(0, [0; 64]) };
+        let revived = Guest::revive(ours, &secret, SOON, SOON, identity).await.expect("revived");
+        assert_eq!(revived.guest.protocol(), 1);
+        assert_eq!(revived.guest.envs().await.expect("envs").len(), 1);
+        revived.guest.close().await;
+    };
+    tokio::join!(relay, host);
 }
 
 #[tokio::test]

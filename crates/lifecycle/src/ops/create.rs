@@ -195,8 +195,8 @@ async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
     let source = Source::Clone { golden: &golden.dir, image: &golden.image };
     let engine = driver.launch(&place, machine, &inner.layout.base(&row.base), source).await?;
     crash::point("create.launched");
-    let guest = guest::reach(&row.id, &engine, &golden.secret, Vcpus::Stopped, FIRST_ANSWER).await?;
-    guest::restore(&guest, &Identity::of(row, row.runtime_generation)).await?;
+    let who = Identity::of(row, row.runtime_generation);
+    let guest = guest::revive(&engine, &golden.secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
     crash::point("create.restored");
     Ok(Held { engine: Some(engine), guest: Some(guest) })
 }

@@ -190,9 +190,8 @@ async fn clear_up(inner: &Inner, row: &Sandbox, engine: &Arc<dyn Engine>) -> Res
 /// Not committed: the stopped engine continues, in the same generation. Its clock stood still, so it is put right.
 async fn go_on(inner: &Arc<Inner>, row: Sandbox, engine: Arc<dyn Engine>, cause: Cause, problem: Error) -> Finished {
     let resumed = async {
-        let guest = guest::reach(&row.id, &engine, &row.secret, Vcpus::Stopped, GOES_ON).await?;
-        guest::restore(&guest, &Identity::of(&row, row.runtime_generation)).await?;
-        Ok::<_, Error>(guest)
+        let who = Identity::of(&row, row.runtime_generation);
+        guest::revive(&engine, &row.secret, Vcpus::Stopped, GOES_ON, &who).await
     };
     match resumed.await {
         Ok(guest) => {

@@ -57,8 +57,8 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
                 crash::point_with("wake.loaded", &*engine);
                 spend(inner, row).await?;
                 crash::point_with("wake.spent", &*engine);
-                let guest = guest::reach(&row.id, &engine, &row.secret, Vcpus::Stopped, RESTORED).await?;
-                guest::restore(&guest, &Identity::of(row, row.runtime_generation + 1)).await?;
+                let who = Identity::of(row, row.runtime_generation + 1);
+                let guest = guest::revive(&engine, &row.secret, Vcpus::Stopped, RESTORED, &who).await?;
                 crash::point_with("wake.restored", &*engine);
                 return Ok((Held { engine: Some(engine), guest: Some(guest) }, true));
             }
@@ -71,8 +71,8 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
     let place = inner.layout.place(&row.id);
     let source = Source::Boot { secret: row.secret };
     let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), source).await?;
-    let guest = guest::reach(&row.id, &engine, &row.secret, Vcpus::Running, BOOTED).await?;
-    guest::restore(&guest, &Identity::of(row, row.runtime_generation + 1)).await?;
+    let who = Identity::of(row, row.runtime_generation + 1);
+    let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
     Ok((Held { engine: Some(engine), guest: Some(guest) }, false))
 }
 
