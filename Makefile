@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup build lint test prepare demo fuzz clean
+.PHONY: help setup build lint test prepare demo bench fuzz clean
 
 CARGO ?= cargo
 # Kernel, engine, templates and golden snapshots that demo and tests share; made once.
@@ -29,7 +29,7 @@ lint: setup  ## Format, clippy, documentation
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
 
 test: prepare lint  ## All tests, with real engines; a missing engine is a failure
-	@scripts/host-setup curl e2fsprogs python3-venv sqlite3
+	@scripts/host-setup curl e2fsprogs python3-venv sqlite3 tmux
 ifeq ($(NEXTEST),yes)
 	$(CARGO) nextest run --release --locked --workspace
 else
@@ -38,6 +38,9 @@ endif
 
 demo: prepare  ## Create, count in memory, sleep, wake, and check it from outside
 	@$(CARGO) run --release --locked --quiet --package wakeful-testkit --bin wakeful-demo
+
+bench: prepare  ## What the daemon adds to the bare engine; ARGS=--quick for a look
+	@$(WAKEFUL) bench --data-dir "$$WAKEFUL_TEST_CACHE/data" $(ARGS)
 
 fuzz: setup  ## Every reader of foreign bytes under libFuzzer, for as long as ARGS says
 	scripts/fuzz $(ARGS)

@@ -14,6 +14,7 @@ mod bare;
 mod case;
 mod cases;
 mod error;
+mod print;
 mod report;
 mod revive;
 mod server;
@@ -36,6 +37,14 @@ pub struct Options {
     pub cases: Vec<Case>,
     /// How thoroughly.
     pub effort: Effort,
+}
+
+/// The commands of the bare engine, for a shell, with real paths.
+///
+/// # Errors
+/// If one of our engines, of which they are read, cannot be started.
+pub async fn baseline(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<String, Error> {
+    print::script(options, tell).await
 }
 
 /// Measures. `tell` hears what is under way, and how much of it is done (0 to 1).

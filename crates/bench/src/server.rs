@@ -28,7 +28,7 @@ const PLACE: &str = "bench";
 /// The daemon, its directories, and whatever else runs on them. Dropped, all of it goes.
 pub(crate) struct Server {
     /// Removed at the end; holds the data directory and the bare engines' files.
-    dir: TempDir,
+    dir: Option<TempDir>,
     /// Tells those who sweep that this directory is in use.
     _mark: File,
     run: PathBuf,
@@ -58,17 +58,21 @@ impl Server {
         }
         copy_templates(&prepared, dir.path(), &data).await?;
         let run = Paths::of(&data).run;
-        Ok(Self { dir, _mark: mark, run, program: program.to_owned(), child: None, url: String::new() })
+        Ok(Self { dir: Some(dir), _mark: mark, run, program: program.to_owned(), child: None, url: String::new() })
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.as_ref().expect("only a drop takes it").path()
     }
 
     /// The daemon's data directory.
     pub(crate) fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.path().join("data")
     }
 
     /// A directory for other files of this run, on the same file system.
     pub(crate) fn scratch(&self, name: &str) -> Result<PathBuf, Error> {
-        let dir = self.dir.path().join(name);
+        let dir = self.path().join(name);
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).map_err(Error::io("make a directory"))?;
         Ok(dir)
     }
@@ -85,7 +89,7 @@ impl Server {
     pub(crate) async fn start(&mut self) -> Result<Duration, Error> {
         let failed = || Error::io("start the private daemon");
         let data = self.data();
-        let config = self.dir.path().join("config.toml");
+        let config = self.path().join("config.toml");
         fs::write(&config, "").map_err(failed())?;
         let log = File::options().create(true).append(true).open(self.log_path()).map_err(failed())?;
         let mut command = Command::new(&self.program);
@@ -162,13 +166,15 @@ impl Server {
         let mut left: Vec<String> = engines(&self.run).iter().map(|pid| format!("process {pid}")).collect();
         for parent in [self.run.clone(), self.data().join("sandboxes")] {
             let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-            left.extend(entries.map(|entry| entry.path()).filter(|path| path.is_dir()).map(|path| path.display().to_string()));
+            left.extend(
+                entries.map(|entry| entry.path()).filter(|path| path.is_dir()).map(|path| path.display().to_string()),
+            );
         }
         left
     }
 
     fn log_path(&self) -> PathBuf {
-        self.dir.path().join("daemon.log")
+        self.path().join("daemon.log")
     }
 
     /// The end of its log.
@@ -185,7 +191,11 @@ impl Drop for Server {
             let _ = child.kill();
             let _ = child.wait();
         }
-        clear(self.dir.path());
+        clear(self.path());
+        let place = self.path().parent().map(Path::to_owned);
+        drop(self.dir.take());
+        // It goes too, unless others measure at the same time.
+        let _ = place.map(fs::remove_dir);
     }
 }
 

@@ -82,34 +82,32 @@ impl Blueprint {
         let (words, uid, gid) = read().map_err(Error::io("read an engine's command line"))?;
         let first = words.iter().position(|word| word == FIRST_OPTION);
         let first = first.ok_or_else(|| Error::engine("be understood", "its command line has an unknown shape"))?;
-        let target = |number: &str| fs::read_link(format!("/proc/{pid}/fd/{number}")).unwrap_or_default();
-        let (mut found, mut options) = (Vec::new(), Vec::new());
-        let mut before = String::new();
-        for word in words[first..].iter().filter(|word| !word.is_empty()) {
-            options.push(pieces(word, &before, &target, &mut found)?);
-            before.clone_from(word);
+        let options = &words[first..];
+        let (mut found, mut pieces) = (Vec::new(), Vec::new());
+        for (at, word) in options.iter().enumerate().filter(|(_, word)| !word.is_empty()) {
+            pieces.push(cut(word, options, at, &mut found)?);
         }
-        let file = |role: Role| {
-            found.iter().find(|(of, _)| *of == role).map(|(_, number)| target(number)).filter(|path| path.is_absolute())
+        // An engine closes what it was given as a set and goes on with copies: a file is known by its name.
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let open: Vec<PathBuf> = open.filter_map(|fd| fs::read_link(fd.path()).ok()).collect();
+        let file = |names: &[&str]| {
+            open.iter()
+                .find(|path| path.file_name().is_some_and(|name| names.iter().any(|known| name == *known)))
+                .cloned()
         };
-        let missing = |what: &'static str| Error::engine("be understood", format!("its command line names no {what}"));
-        let engine_dir = words[..first]
-            .iter()
-            .filter_map(|word| word.strip_prefix("/proc/self/fd/"))
-            .filter_map(|rest| rest.split('/').next())
-            .map(target)
-            .find(|path| path.is_dir());
+        let missing = |what: &'static str| Error::engine("be understood", format!("it has no {what} open"));
+        let engine_dir = open.iter().find(|path| path.join("bin/qemu-system-x86_64").is_file()).cloned();
         // A file in memory has no path; it is read through the process that has it open.
         let initramfs = found.iter().find(|(role, _)| *role == Role::Initramfs);
         let initramfs = initramfs.map(|(_, number)| PathBuf::from(format!("/proc/{pid}/fd/{number}")));
         let engine_dir = engine_dir.ok_or_else(|| missing("engine"))?;
         Ok(Self {
-            options,
+            options: pieces,
             version: version(&engine_dir),
             engine_dir,
-            base: file(Role::Base).ok_or_else(|| missing("base"))?,
-            memory: file(Role::Memory).ok_or_else(|| missing("memory"))?,
-            boot: file(Role::Kernel).zip(initramfs),
+            base: file(&["base.ext4"]).ok_or_else(|| missing("base"))?,
+            memory: file(&["mem", "mem.base"]).ok_or_else(|| missing("memory"))?,
+            boot: file(&["vmlinux"]).zip(initramfs),
             uid,
             gid,
         })
@@ -150,34 +148,23 @@ fn version(engine_dir: &Path) -> (u32, u32) {
 }
 
 /// Cuts a word at its descriptors.
-fn pieces(
-    word: &str,
-    before: &str,
-    target: &dyn Fn(&str) -> PathBuf,
-    found: &mut Vec<(Role, String)>,
-) -> Result<Vec<Piece>, Error> {
+fn cut(word: &str, options: &[String], at: usize, found: &mut Vec<(Role, String)>) -> Result<Vec<Piece>, Error> {
     let mut pieces = Vec::new();
     let mut rest = word;
-    while let Some((at, mark)) = next_mark(rest) {
-        let start = at + mark.len();
+    while let Some((at_mark, mark)) = next_mark(rest) {
+        let start = at_mark + mark.len();
         let digits = rest[start..].bytes().take_while(u8::is_ascii_digit).count();
-        let number = &rest[start..start + digits];
         if digits == 0 {
             pieces.push(Piece::Text(rest[..start].to_owned()));
             rest = &rest[start..];
             continue;
         }
-        let path = target(number);
-        let role = role(word, before, &path)
-            .ok_or_else(|| Error::engine("be imitated", format!("`{word}` means {}", path.display())))?;
-        found.push((role, number.to_owned()));
-        if mark == "fd=" {
-            pieces.push(Piece::Text(rest[..start].to_owned()));
-            pieces.push(Piece::Number(role));
-        } else {
-            pieces.push(Piece::Text(rest[..at].to_owned()));
-            pieces.push(Piece::Path(role));
-        }
+        let role = role(word, options, at)
+            .ok_or_else(|| Error::engine("be imitated", format!("nobody knows what `{word}` stands for")))?;
+        found.push((role, rest[start..start + digits].to_owned()));
+        let number = mark == "fd=";
+        pieces.push(Piece::Text(rest[..if number { start } else { at_mark }].to_owned()));
+        pieces.push(if number { Piece::Number(role) } else { Piece::Path(role) });
         rest = &rest[start + digits..];
     }
     pieces.push(Piece::Text(rest.to_owned()));
@@ -189,16 +176,19 @@ fn next_mark(text: &str) -> Option<(usize, &'static str)> {
     ["/proc/self/fd/", "fd="].into_iter().filter_map(|mark| Some((text.find(mark)?, mark))).min()
 }
 
-fn role(word: &str, before: &str, target: &Path) -> Option<Role> {
-    let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    match before {
+fn role(word: &str, options: &[String], at: usize) -> Option<Role> {
+    let before = at.checked_sub(1).and_then(|before| options.get(before))?;
+    match before.as_str() {
         "-kernel" => Some(Role::Kernel),
         "-initrd" => Some(Role::Initramfs),
         "-chardev" if word.contains("id=agent") => Some(Role::Agent),
         "-chardev" if word.contains("id=qmp") => Some(Role::Monitor),
         "-object" if word.starts_with("memory-backend-file") => Some(Role::Memory),
-        "-add-fd" if name == "base.ext4" => Some(Role::Base),
-        "-add-fd" if name == "overlay.ext4" => Some(Role::Overlay),
+        "-add-fd" => {
+            let set = format!("/dev/fdset/{}", word.split_once("set=")?.1);
+            let disk = options.iter().find(|word| word.split(['=', ',']).any(|part| part == set))?;
+            Some(if disk.contains("read-only=on") { Role::Base } else { Role::Overlay })
+        }
         _ => None,
     }
 }
@@ -207,46 +197,50 @@ fn role(word: &str, before: &str, target: &Path) -> Option<Role> {
 mod tests {
     use super::*;
 
-    fn target(number: &str) -> PathBuf {
-        PathBuf::from(match number {
-            "7" => "/data/golden/tpl/c1/key/mem",
-            "8" => "/data/bases/x/base.ext4",
-            "9" => "/data/sandboxes/y/overlay.ext4",
-            _ => "socket:[12]",
-        })
-    }
-
-    fn cut(word: &str, before: &str) -> Result<Vec<Piece>, Error> {
-        pieces(word, before, &target, &mut Vec::new())
+    fn all(words: &[&str]) -> Result<Vec<Vec<Piece>>, Error> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        words.iter().enumerate().map(|(at, word)| cut(word, &words, at, &mut Vec::new())).collect()
     }
 
     #[test]
     fn descriptors_become_what_they_stand_for() {
         let words = [
-            ("-object", "memory-backend-file,id=m,mem-path=/proc/self/fd/7,share=off"),
-            ("-add-fd", "fd=8,set=1"),
-            ("-add-fd", "fd=9,set=2"),
-            ("-chardev", "socket,id=agent,fd=11,server=on"),
-            ("-chardev", "socket,id=qmp,fd=12,server=on"),
+            "-object",
+            "memory-backend-file,id=m,mem-path=/proc/self/fd/7,share=off",
+            "-add-fd",
+            "fd=8,set=1",
+            "-blockdev",
+            "driver=raw,node-name=b,read-only=on,file.driver=file,file.filename=/dev/fdset/1",
+            "-add-fd",
+            "fd=9,set=2",
+            "-blockdev",
+            "driver=raw,node-name=o,file.driver=file,file.filename=/dev/fdset/2",
+            "-chardev",
+            "socket,id=agent,fd=11,server=on",
+            "-chardev",
+            "socket,id=qmp,fd=12,server=on",
         ];
-        let options: Vec<_> = words.iter().map(|(before, word)| cut(word, before).expect("known")).collect();
-        let again = Blueprint::render(&options, |role| (format!("<{role:?}>"), format!("{}", role as u8 + 100)));
+        let options = all(&words).expect("all are known");
+        let again = Blueprint::render(&options, |role| (format!("<{role:?}>"), format!("<{role:?}>")));
+        let changed: Vec<&String> = again.iter().filter(|word| word.contains('<')).collect();
         assert_eq!(
-            again,
+            changed,
             [
                 "memory-backend-file,id=m,mem-path=<Memory>,share=off",
-                "fd=102,set=1",
-                "fd=103,set=2",
-                "socket,id=agent,fd=104,server=on",
-                "socket,id=qmp,fd=105,server=on",
+                "fd=<Base>,set=1",
+                "fd=<Overlay>,set=2",
+                "socket,id=agent,fd=<Agent>,server=on",
+                "socket,id=qmp,fd=<Monitor>,server=on",
             ]
         );
+        assert_eq!(again.len(), words.len());
     }
 
     #[test]
     fn what_nobody_knows_is_refused() {
-        assert!(cut("tap,id=n,fd=13", "-netdev").is_err());
-        assert_eq!(cut("/dev/fdset/1", "-blockdev").expect("plain"), [Piece::Text("/dev/fdset/1".into())]);
+        assert!(all(&["-netdev", "tap,id=n,fd=13"]).is_err());
+        let plain = all(&["-blockdev", "file.filename=/dev/fdset/1"]).expect("plain");
+        assert_eq!(plain[1], [Piece::Text("file.filename=/dev/fdset/1".into())]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use rustix::fs::{SeekFrom, copy_file_range, seek};
 use tokio::net::UnixStream;
 use wakeful_guest_client::{Exec, Guest};
 
-pub(crate) use blueprint::{Blueprint, Golden, Role};
+pub(crate) use blueprint::{Blueprint, Golden, Piece, Role};
 pub(crate) use process::{SPAWN, process_uses};
 
 use self::process::Process;
@@ -126,7 +126,8 @@ impl Sandbox {
                 // The disk's sync goes on beside the rest, as ours does.
                 std::thread::scope(|scope| {
                     let disk = scope.spawn(|| File::open(dir.join("overlay.ext4"))?.sync_all());
-                    let state = File::create_new(new.join("dev.state")).map_err(failed())?;
+                    // For writing only: the engine opens it that way, and nothing else fits.
+                    let state = File::create(new.join("dev.state")).map_err(failed())?;
                     qmp.save(state.as_fd())?;
                     state.sync_all().map_err(failed())?;
                     let diff = File::create_new(new.join("mem.diff")).map_err(failed())?;

@@ -118,11 +118,11 @@ pub(crate) fn inject(pid: u32, base: &Path, from: &File) -> io::Result<()> {
         }
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
         let (offset, length) = (number(0), number(8));
-        let piece = content.get_mut(..usize::try_from(length).unwrap_or(usize::MAX)).ok_or(io::ErrorKind::InvalidData)?;
+        let piece =
+            content.get_mut(..usize::try_from(length).unwrap_or(usize::MAX)).ok_or(io::ErrorKind::InvalidData)?;
         diff.read_exact(piece)?;
-        let inside = |mapping: &&Mapping| {
-            (mapping.offset..mapping.offset + (mapping.end - mapping.start)).contains(&offset)
-        };
+        let inside =
+            |mapping: &&Mapping| (mapping.offset..mapping.offset + (mapping.end - mapping.start)).contains(&offset);
         let mapping = mappings.iter().find(inside).ok_or(io::ErrorKind::InvalidData)?;
         memory.write_all_at(piece, offset - mapping.offset + mapping.start)?;
     }
@@ -137,10 +137,8 @@ mod tests {
         let text = "7f00-8f00 rw-p 00000000 fe:00 42   /x/mem\n8f00-9000 r--p 00000000 fe:00 42 /x/mem\n\
                     9000-a000 rw-s 00000000 fe:00 42 /x/mem\na000-b000 rw-p 00001000 fe:00 43 /y\n\
                     b000-c000 rw-p 00003000 fe:00 42 /x/mem (deleted)\nc000-d000 rw-p 0 00:00 0\nnonsense\n";
-        let expected = [
-            Mapping { start: 0x7f00, end: 0x8f00, offset: 0 },
-            Mapping { start: 0xb000, end: 0xc000, offset: 0x3000 },
-        ];
+        let expected =
+            [Mapping { start: 0x7f00, end: 0x8f00, offset: 0 }, Mapping { start: 0xb000, end: 0xc000, offset: 0x3000 }];
         assert_eq!(parse_maps(text, 42), expected);
     }
 

@@ -7,6 +7,7 @@ mod sleep;
 mod sleepers;
 
 use std::cell::Cell;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use wakeful_model::TemplateStatus;
 
 use crate::bare::{Bare, Blueprint};
 use crate::server::Server;
-use crate::{Case, Effort, Error, Options, Row};
+use crate::{Case, Error, Options, Row};
 
 /// A run.
 pub(crate) struct Bench<'a> {
@@ -68,21 +69,17 @@ impl<'a> Bench<'a> {
         let Some(template) = template.map(|template| template.name.clone()) else {
             return Err(Error::Unprepared { data_dir: options.data_dir.clone(), what: "no template is ready" });
         };
-        let mut bench =
-            Self { options, tell, server, client, template, runtime: String::new(), count: Cell::new(0) };
+        let mut bench = Self { options, tell, server, client, template, runtime: String::new(), count: Cell::new(0) };
         // The first create loads what the next ones find; it also tells what they run on.
         let made = bench.create(json!({})).await?;
-        bench.runtime = format!("{}/{}", made["runtime"].as_str().unwrap_or("?"), made["accel"].as_str().unwrap_or("?"));
+        bench.runtime =
+            format!("{}/{}", made["runtime"].as_str().unwrap_or("?"), made["accel"].as_str().unwrap_or("?"));
         bench.destroy(id_of(&made)).await?;
         Ok(bench)
     }
 
     fn pairs(&self, case: Case) -> usize {
         case.pairs(self.options.effort)
-    }
-
-    fn effort(&self) -> Effort {
-        self.options.effort
     }
 
     fn tell(&self, case: Case, done: usize, of: usize) {
@@ -116,7 +113,7 @@ impl<'a> Bench<'a> {
     }
 
     /// What a bare engine with this much memory needs, taken from one of ours.
-    async fn bare(&self, more: Value) -> Result<Bare, Error> {
+    pub(crate) async fn bare(&self, more: Value) -> Result<Bare, Error> {
         let made = self.create(more).await?;
         let found = self.server.engine(id_of(&made)).and_then(Blueprint::of);
         let golden = found.as_ref().map(Blueprint::golden);
@@ -124,6 +121,20 @@ impl<'a> Bench<'a> {
         let golden = golden.unwrap_or_else(|_| Err(Error::engine("be understood", "it is not there")));
         let blueprint = found?;
         Ok(Bare { blueprint, golden: golden?, dir: self.server.scratch("bare")?, run: self.server.sockets()? })
+    }
+
+    /// The same of an engine that was booted: one that wakes from its disk alone.
+    pub(crate) async fn booted(&self) -> Result<Blueprint, Error> {
+        let made = self.create(json!({})).await?;
+        let id = id_of(&made);
+        self.client.suspend(id, false).await.map_err(Error::call("suspend a sandbox"))?;
+        self.client.wake(id, true).await.map_err(Error::call("wake a sandbox"))?;
+        self.server.engine(id).and_then(Blueprint::of)
+    }
+
+    /// The private daemon's data directory.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.server.data()
     }
 
     /// A fresh name for a bare sandbox.

@@ -42,10 +42,8 @@ pub(super) async fn idle(bench: &Bench<'_>, wanted: &dyn Fn(Case) -> bool) -> Re
     if !large && !wanted(Case::SuspendIdle256) && !wanted(Case::WakeIdle256) {
         return Ok(Vec::new());
     }
-    let sizes: &[(Case, Value)] = &[
-        (Case::SuspendIdle256, json!({})),
-        (Case::SuspendIdle4096, json!({"cpu": 1, "memory_mb": 4096})),
-    ];
+    let sizes: &[(Case, Value)] =
+        &[(Case::SuspendIdle256, json!({})), (Case::SuspendIdle4096, json!({"cpu": 1, "memory_mb": 4096}))];
     let mut bare: Vec<(Case, &Value, Bare, Cycles)> = Vec::new();
     for (case, size) in &sizes[..if large { 2 } else { 1 }] {
         bench.tell(*case, 0, bench.pairs(*case));

@@ -37,6 +37,9 @@ pub(crate) struct Bench {
     /// End with 1 if a target is missed
     #[arg(long)]
     check: bool,
+    /// Print the bare engine's commands, for a shell, and measure nothing
+    #[arg(long, conflicts_with_all = ["case", "quick", "check"])]
+    print_baseline: bool,
 }
 
 impl Bench {
@@ -52,10 +55,15 @@ impl Bench {
         };
         let steps = RefCell::new(Steps::new(Verbose::No));
         let tell = |step: &str, done: f32| steps.borrow_mut().event(step, Some(done), None);
-        let rows = or_interrupt(async {
-            wakeful_bench::run(&options, &tell).await.map_err(|error| refused(&error))
-        })
-        .await?;
+        if self.print_baseline {
+            let work = async { wakeful_bench::baseline(&options, &tell).await.map_err(|error| refused(&error)) };
+            let script = or_interrupt(work).await?;
+            drop(steps);
+            output::bytes(script.as_bytes())?;
+            return Ok(0);
+        }
+        let rows =
+            or_interrupt(async { wakeful_bench::run(&options, &tell).await.map_err(|error| refused(&error)) }).await?;
         drop(steps);
         if global.json {
             output::json(&rows)?;
@@ -104,7 +112,9 @@ fn refused(error: &Error) -> Failure {
     let failure = Failure::refused(Failure::chain(error));
     match error {
         Error::Unprepared { .. } => failure.hint("wakeful setup"),
-        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => failure.hint("sudo wakeful bench"),
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            failure.hint("sudo wakeful bench")
+        }
         _ => failure,
     }
 }

@@ -1,6 +1,7 @@
 //! The whole system as a user meets it: the real daemon over HTTP, real guests on real engines.
 
 mod bad_input;
+mod bench;
 mod changes;
 mod clones;
 mod command_line;
