@@ -2,20 +2,23 @@
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
+use utoipa::ToSchema;
 use wakeful_model::KeyId;
 
-use crate::Instant;
+use crate::{Instant, schema};
 
 /// A key, without its secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Key {
     /// Its id.
+    #[schema(value_type = schema::KeyId)]
     pub id: KeyId,
     /// What people call it.
     pub name: String,
     /// Whose it is.
     pub tenant: String,
     /// What it allows, such as `sandbox:*`.
+    #[schema(value_type = Vec<schema::Scope>)]
     pub scopes: Vec<String>,
     /// Since when it exists.
     pub created_at: Instant,
@@ -37,14 +40,14 @@ impl From<wakeful_model::Key> for Key {
 }
 
 /// `GET /v1/keys`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyList {
     /// Oldest first.
     pub keys: Vec<Key>,
 }
 
 /// `POST /v1/keys`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateKey {
     /// What people call it.
@@ -54,6 +57,7 @@ pub struct CreateKey {
     pub tenant: Option<String>,
     /// What it shall allow; everything within its tenant if it is left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schema::Scope>)]
     pub scopes: Vec<String>,
 }
 

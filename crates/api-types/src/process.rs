@@ -3,16 +3,19 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{Command, ExecuteRequest, Instant};
 
 /// Size of a terminal in characters; also the body of `POST …/resize`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PtySize {
     /// Width.
+    #[schema(minimum = 1)]
     pub cols: u16,
     /// Height.
+    #[schema(minimum = 1)]
     pub rows: u16,
 }
 
@@ -30,7 +33,7 @@ pub struct StartProcess {
 }
 
 /// A process that runs, or that ended within the hour.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Process {
     /// Its id in the guest.
     pub pid: u32,
@@ -56,14 +59,14 @@ pub struct Process {
 }
 
 /// `GET …/processes`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessList {
     /// By process id.
     pub processes: Vec<Process>,
 }
 
 /// `POST …/signal`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignalRequest {
     /// `TERM`, `SIGTERM` or its number as text.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::json;
 use strum::IntoEnumIterator;
-use utoipa::openapi::schema::{Object, ObjectBuilder, OneOfBuilder, SchemaFormat, Type};
+use utoipa::openapi::schema::{Object, ObjectBuilder, OneOfBuilder, SchemaFormat, SchemaType, Type};
 use utoipa::openapi::{KnownFormat, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -46,8 +46,25 @@ fn words<W: ToString>(words: impl IntoIterator<Item = W>, what: &str) -> Object 
         .build()
 }
 
+fn amounts(types: &[Type], what: &str) -> Object {
+    let amount = |about: &str| {
+        let kind = SchemaType::from_iter(types.iter().cloned());
+        ObjectBuilder::new().schema_type(kind).minimum(Some(0)).description(Some(about))
+    };
+    ObjectBuilder::new()
+        .description(Some(what))
+        .property("sandboxes", amount("Sandboxes that are not destroyed"))
+        .property("memory_mb", amount("Memory of those that run, in MiB"))
+        .property("disk_mb", amount("Disk of all that are not destroyed, in MiB"))
+        .build()
+}
+
 stands_for!(SandboxId, id("sbx_", "sandbox"));
 stands_for!(TemplateId, id("tpl_", "template"));
+stands_for!(KeyId, id("key_", "key"));
+stands_for!(Scope, words(wakeful_model::Scope::ALL.map(wakeful_model::Scope::as_str), "What a key allows"));
+stands_for!(TenantLimits, amounts(&[Type::Integer, Type::Null], "How much a tenant may have; null for no limit"));
+stands_for!(TenantUsage, amounts(&[Type::Integer], "How much a tenant has"));
 stands_for!(Mode, words(["ephemeral", "persistent"], "How a sandbox ends: with its lease, or not by itself"));
 stands_for!(EgressMode, words(["allow_all", "deny_all"], "What happens to traffic that no list names"));
 stands_for!(TemplateStatus, words(["pending", "building", "ready", "failed", "deleted"], "How far a template is"));

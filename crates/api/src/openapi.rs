@@ -8,6 +8,7 @@ mod files;
 mod processes;
 mod sandboxes;
 mod templates;
+mod tenants;
 
 use std::sync::LazyLock;
 
@@ -45,9 +46,10 @@ fn text() -> String {
 }
 
 fn document() -> OpenApi {
-    let entries = [sandboxes::entries(), processes::entries(), files::entries(), templates::entries()];
+    let entries =
+        [sandboxes::entries(), processes::entries(), files::entries(), templates::entries(), tenants::entries()];
     let mut paths = PathsBuilder::new();
-    let mut schemas = vec![("Problem".to_owned(), problem())];
+    let mut schemas = vec![("Problem".to_owned(), problem()), ("Frame".to_owned(), processes::frame())];
     let mut requests = Vec::new();
     for mut entry in entries.into_iter().flatten() {
         let (method, path) = (entry.method.clone(), entry.path);
@@ -88,13 +90,17 @@ fn document() -> OpenApi {
 const ABOUT: &str = "Sandboxes that sleep when nobody uses them and wake where they left off.\n\n\
     Bodies are JSON whatever their `Content-Type`; an empty one is `{}`; unknown fields and parameters are refused. \
     Instants are RFC 3339 in UTC. In answers a value that does not apply is `null` and never absent. Every refusal is an \
-    RFC 9457 problem with a stable `code`. An access to a sandbox that sleeps wakes it.";
+    RFC 9457 problem with a stable `code`. An access to a sandbox that sleeps wakes it. \
+    An admin acts in another tenant with the header `X-Wakeful-Tenant`.";
 
-const TAGS: [(&str, &str); 5] = [
+const TAGS: [(&str, &str); 8] = [
     ("sandboxes", "Their life"),
     ("processes", "Commands in them"),
     ("files", "Files in them"),
+    ("ports", "Ports in them"),
     ("templates", "What they are made from"),
+    ("keys", "Who may do what; for admins"),
+    ("tenants", "Whose sandboxes there are, and how many; for admins"),
     ("server", "About the server"),
 ];
 

@@ -16,7 +16,7 @@ use wakeful_model::Code;
 use crate::problem::status;
 
 /// What every call can end with.
-const EVERYWHERE: [Code; 3] = [Code::ForeignOrigin, Code::Unauthenticated, Code::Internal];
+const EVERYWHERE: [Code; 4] = [Code::ForeignOrigin, Code::Forbidden, Code::Unauthenticated, Code::Internal];
 
 /// The schemas that an operation refers to.
 pub(super) type Schemas = Vec<(String, RefOr<Schema>)>;
@@ -127,7 +127,7 @@ impl Entry {
     /// Needs no credentials.
     pub(super) fn open(mut self) -> Self {
         self.operation = self.operation.security(SecurityRequirement::default());
-        self.codes.retain(|code| *code != Code::Unauthenticated);
+        self.codes.retain(|code| !matches!(*code, Code::Unauthenticated | Code::Forbidden));
         self
     }
 

@@ -32,38 +32,12 @@ fn the_copy_is_up_to_date() {
     assert!(checked_in == text(), "openapi/wakeful.json differs: run this test with UPDATE_OPENAPI=1");
 }
 
-/// The routes of this crate, as its source has them: a router cannot be asked.
-fn routed() -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut sources = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
-    while let Some(place) = sources.pop() {
-        if place.is_dir() {
-            sources.extend(std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()));
-            continue;
-        }
-        // Tests have toy routes.
-        if place.file_name().is_some_and(|name| name == "tests.rs") {
-            continue;
-        }
-        let source = std::fs::read_to_string(&place).unwrap();
-        let source = source.split("#[cfg(test)]").next().unwrap_or_default();
-        for call in source.split(".route(").skip(1) {
-            let path = call.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
-            found.insert(path.expect("a route is named by a literal").to_owned());
-        }
-    }
-    found
-}
-
 #[test]
 fn every_route_is_described() {
     // An empty path in a sandbox can be written in three ways.
     let aliases = ["/v1/sandboxes/{id}/files", "/v1/sandboxes/{id}/files/"];
-    let routed: BTreeSet<String> = routed()
-        .into_iter()
-        .filter(|path| !aliases.contains(&path.as_str()))
-        .map(|path| path.replace("{*", "{"))
-        .collect();
+    let routed: BTreeSet<String> =
+        crate::paths().into_iter().filter(|path| !aliases.contains(path)).map(|path| path.replace("{*", "{")).collect();
     let described: BTreeSet<String> = described().into_keys().collect();
     assert!(routed.len() > 10, "{routed:?}");
     assert_eq!(routed, described);
