@@ -1,13 +1,15 @@
 //! The daemon as a library: configuration, wiring, running and draining.
 //!
 //! ```text
-//!   Config::load ─▶ wire::open (lock, store, runtimes, lifecycle recovers) ─▶ serve (listen, drain)
+//!   Config::load ─▶ wire::take (lock, store) ─▶ bring_up (runtimes, lifecycle recovers) ─▶ serve (listen, drain)
 //! ```
 
+pub mod admin_token;
 pub mod config;
 pub mod doctor;
 pub mod logging;
 pub mod paths;
+pub mod registry;
 mod serve;
 pub mod setup;
 pub mod wire;

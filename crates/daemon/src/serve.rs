@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::config::Loaded;
-use crate::wire;
+use crate::{admin_token, wire};
 
 /// How long operations may take to reach an end at a stop.
 const GRACE: Duration = Duration::from_secs(30);
@@ -56,14 +56,24 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let config = &loaded.config;
-    if let Some(address) = config.exposed() {
+    // Where there is no database there is no key, and nothing needs to be made to know it.
+    if let Some(address) = config.exposed().filter(|_| !config.data_dir.join("wakeful.db").exists()) {
         return Err(Error::Exposed(address));
     }
     // First the sockets: a second daemon, or a taken port, is found before anything is touched.
     let listeners = bind(&config.listen, loaded.listen_by_default).await?;
     let addresses: Vec<SocketAddr> = listeners.iter().map(|(_, address)| *address).collect();
-    let mut wired = wire::open(config, "wakeful serve").await?;
-    if let Some(address) = addresses.first() {
+    let taken = wire::take(config, "wakeful serve").await?;
+    // Nobody is answered yet, and from here on keys change only through this daemon, which keeps the last one.
+    if let Some(address) = config.exposed()
+        && taken.registry().await?.keyring().is_empty()
+    {
+        taken.close().await;
+        return Err(Error::Exposed(address));
+    }
+    let admin_token = admin_token::ensure(&taken.paths.data)?;
+    let mut wired = taken.bring_up(config).await?;
+    if let Some(address) = reachable(&addresses) {
         wired.lock.announce(&format!("http://{address}"))?;
     }
     wired.lifecycle.warm_up();
@@ -76,6 +86,8 @@ pub async fn serve(
             domain: config.domain.clone(),
             ports: addresses.iter().map(SocketAddr::port).collect(),
             tasks: calls.clone(),
+            admin_token: Some(admin_token),
+            exposed: config.exposed().is_some(),
         },
     );
     let stop = CancellationToken::new();
@@ -108,6 +120,17 @@ pub async fn serve(
     }
     wired.close().await;
     if in_time { Ok(()) } else { Err(Error::Late) }
+}
+
+/// Where this machine's own commands find the daemon: by loopback, if there is a way.
+fn reachable(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    let near = |address: &SocketAddr| match address.ip() {
+        ip if ip.is_loopback() => Some(*address),
+        IpAddr::V4(ip) if ip.is_unspecified() => Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => Some(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port())),
+        _ => None,
+    };
+    addresses.iter().find_map(near).or_else(|| addresses.first().copied())
 }
 
 /// A host without IPv6 gets the IPv4 default only; an address that was asked for must work.
@@ -150,4 +173,24 @@ pub fn signals() -> io::Result<impl Future<Output = ()>> {
         };
         info!(signal = which, "stopping");
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_by_loopback_is_announced() {
+        for (listening, announced) in [
+            (&["127.0.0.1:1", "[::1]:1"][..], "127.0.0.1:1"),
+            (&["0.0.0.0:2"], "127.0.0.1:2"),
+            (&["[::]:3"], "[::1]:3"),
+            (&["192.0.2.1:4", "127.0.0.1:5"], "127.0.0.1:5"),
+            (&["192.0.2.1:6"], "192.0.2.1:6"),
+        ] {
+            let addresses: Vec<SocketAddr> = listening.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(reachable(&addresses), Some(announced.parse().unwrap()));
+        }
+        assert_eq!(reachable(&[]), None);
+    }
 }

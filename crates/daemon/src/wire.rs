@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use wakeful_driver::Driver;
 use wakeful_driver_qemu::{Qemu, QemuConfig};
-use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Runtime, RuntimeInfo};
+use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Registry, Runtime, RuntimeInfo};
 use wakeful_store::SqliteStore;
 
 use crate::config::{self, Config};
@@ -50,12 +50,19 @@ impl Wired {
     }
 }
 
-/// Takes the data directory (`what` is told to whoever else wants it), opens the store, finds running engines and
-/// finishes or undoes what was under way.
+/// A data directory that is ours, with its store open and nothing brought up yet.
+pub struct Taken {
+    /// Where it is.
+    pub paths: Paths,
+    lock: Lock,
+    store: Arc<SqliteStore>,
+}
+
+/// Takes the data directory (`what` is told to whoever else wants it) and opens its store.
 ///
 /// # Errors
 /// If somebody else has the directory, or it cannot be read.
-pub async fn open(config: &Config, what: &str) -> Result<Wired, Error> {
+pub async fn take(config: &Config, what: &str) -> Result<Taken, Error> {
     if !config.database.is_empty() {
         return Err(Error::Unsupported(
             "database: only SQLite in the data directory is there yet; leave it empty".into(),
@@ -65,15 +72,47 @@ pub async fn open(config: &Config, what: &str) -> Result<Wired, Error> {
     let lock = paths.lock(what)?;
     let file = paths.data.join("wakeful.db");
     let store = SqliteStore::open(&file).await.map_err(|source| Error::Store { path: file, source })?;
-    let store = Arc::new(store);
-    let lifecycle = Lifecycle::start(wakeful_lifecycle::Config {
-        layout: Layout::new(paths.data.clone(), paths.run.clone()),
-        store: Arc::clone(&store) as Arc<_>,
-        runtime: Arc::new(Runtimes::new(config, &paths)?),
-        defaults: defaults(config),
-    })
-    .await?;
-    Ok(Wired { lifecycle, lock, store })
+    Ok(Taken { paths, lock, store: Arc::new(store) })
+}
+
+impl Taken {
+    /// Tenants and their keys, without anything that runs.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn registry(&self) -> Result<Arc<Registry>, Error> {
+        Ok(Registry::open(Arc::clone(&self.store) as Arc<_>).await?)
+    }
+
+    /// Finds running engines and finishes or undoes what was under way.
+    ///
+    /// # Errors
+    /// If what is committed cannot be read.
+    pub async fn bring_up(self, config: &Config) -> Result<Wired, Error> {
+        let lifecycle = Lifecycle::start(wakeful_lifecycle::Config {
+            layout: Layout::new(self.paths.data.clone(), self.paths.run.clone()),
+            store: Arc::clone(&self.store) as Arc<_>,
+            runtime: Arc::new(Runtimes::new(config, &self.paths)?),
+            defaults: defaults(config),
+        })
+        .await?;
+        Ok(Wired { lifecycle, lock: self.lock, store: self.store })
+    }
+
+    /// Closes the store and gives the directory up.
+    pub async fn close(self) {
+        self.store.close().await;
+        // Nothing was brought up, so nothing of ours is in it; engines that outlived their daemon keep it.
+        let _ = std::fs::remove_dir(&self.paths.run);
+    }
+}
+
+/// [`take`] and [`Taken::bring_up`] in one.
+///
+/// # Errors
+/// If somebody else has the directory, or it cannot be read.
+pub async fn open(config: &Config, what: &str) -> Result<Wired, Error> {
+    take(config, what).await?.bring_up(config).await
 }
 
 /// How the QEMU driver is told where things are.
