@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, doctor, sandbox, serve, setup, template};
+use crate::commands::{bench, completions, doctor, key, sandbox, serve, setup, template, tenant};
 
 /// Sandboxes that sleep when nobody uses them and wake where they left off.
 #[derive(Debug, Parser)]
@@ -55,6 +55,12 @@ pub(crate) enum Command {
     /// Build and list templates
     #[command(subcommand, visible_alias = "templates", arg_required_else_help = true)]
     Template(template::Command),
+    /// Make, list and delete API keys
+    #[command(subcommand, arg_required_else_help = true)]
+    Key(key::Command),
+    /// Make, list, limit and delete tenants
+    #[command(subcommand, arg_required_else_help = true)]
+    Tenant(tenant::Command),
     Completions(completions::Completions),
 }
 

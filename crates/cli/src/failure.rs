@@ -149,7 +149,11 @@ fn advice(problem: &Problem) -> Option<String> {
         Code::NotEphemeral => "a persistent sandbox has no timeout: it sleeps when it is idle".into(),
         Code::CommandNotFound => "for a line with shell syntax: -- sh -c '…'".into(),
         Code::RuntimeUnavailable => "`wakeful doctor` shows what is missing".into(),
-        Code::Unauthenticated => "give a key with --api-key or WAKEFUL_API_KEY".into(),
+        Code::Unauthenticated => {
+            "give a key with --api-key or WAKEFUL_API_KEY; `wakeful key create` on the server's machine, as root, makes one".into()
+        }
+        Code::TenantNotFound => "`wakeful tenant list` shows the tenants".into(),
+        Code::KeyNotFound => "`wakeful key list` shows the keys".into(),
         Code::InvalidSize => {
             format!("sizes: {}", wakeful_model::SIZES.map(|size| size.name).join(", "))
         }

@@ -19,6 +19,11 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// A secret that was asked for, on a line of its own: the one place where one is shown.
+pub(crate) fn secret(secret: &secrecy::SecretString) -> io::Result<()> {
+    line(secrecy::ExposeSecret::expose_secret(secret))
+}
+
 /// Bytes of someone else's, unchanged.
 pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();

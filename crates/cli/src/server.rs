@@ -3,11 +3,19 @@
 //! ```text
 //!   --api-url, --api-key  >  WAKEFUL_URL, WAKEFUL_API_KEY  >  ~/.config/wakeful/config.toml  >  http://127.0.0.1:8080
 //! ```
+//!
+//! Without a key, whoever can read the data directory (the configured one, or WAKEFUL_DATA_DIR's) is admin by its
+//! `admin.token`. The token goes to the daemon that has that directory and to nobody else: only by loopback, and only to
+//! the port which that daemon says it listens on. Whatever else has taken a port of this machine learns nothing.
 
 use std::path::{Path, PathBuf};
 
+use secrecy::ExposeSecret;
 use serde::Deserialize;
 use wakeful_client::Client;
+use wakeful_daemon::admin_token;
+use wakeful_daemon::config::{Config, Overrides};
+use wakeful_daemon::paths::Paths;
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -26,13 +34,51 @@ struct File {
 
 /// A client of the server that was meant.
 pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let file = match home {
-        Some(home) => read(&home.join(".config/wakeful/config.toml"))?,
-        None => File::default(),
-    };
-    let (url, key) = resolve(global, &|name| std::env::var(name).ok(), file);
-    client(&url, key.as_deref())
+    let (url, key) = resolve(global, &variable, users_file()?);
+    let plain = client(&url, key.as_deref())?;
+    if key.is_some() || !plain.is_loopback() {
+        return Ok(plain);
+    }
+    // A configuration that makes no sense is the daemon's trouble, not that of a command which only calls it.
+    let Ok(loaded) = Config::load(Overrides::default()) else { return Ok(plain) };
+    let paths = Paths::of(&loaded.config.data_dir);
+    let announced = paths.holder().ok().flatten().and_then(|holder| holder.url);
+    let port = announced.and_then(|url| Client::new(&url, None).ok()).and_then(|daemon| daemon.port());
+    if port.is_none() || port != plain.port() {
+        return Ok(plain);
+    }
+    match admin_token::read(&paths.data) {
+        Ok(Some(token)) => client(&url, Some(token.expose_secret())),
+        Ok(None) | Err(_) => Ok(plain),
+    }
+}
+
+/// A client of the daemon that has a data directory: as its admin, unless a key was given for this very call.
+pub(crate) fn client_of(url: &str, global: &Global, data: &Path) -> Result<Client, Failure> {
+    if let Some(key) = &global.api_key {
+        return client(url, Some(key));
+    }
+    match admin_token::read(data) {
+        Ok(Some(token)) => client(url, Some(token.expose_secret())),
+        Ok(None) | Err(_) => client(url, resolve(global, &variable, users_file()?).1.as_deref()),
+    }
+}
+
+/// Whether somebody said which server is meant.
+pub(crate) fn is_named(global: &Global) -> Result<bool, Failure> {
+    let said = variable(URL).is_some_and(|text| !text.is_empty());
+    Ok(global.api_url.is_some() || said || users_file()?.url.is_some())
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn users_file() -> Result<File, Failure> {
+    match std::env::var_os("HOME").map(PathBuf::from) {
+        Some(home) => read(&home.join(".config/wakeful/config.toml")),
+        None => Ok(File::default()),
+    }
 }
 
 /// A client of a server that was found otherwise.

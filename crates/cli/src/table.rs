@@ -2,7 +2,7 @@
 
 use comfy_table::{Table, presets};
 use jiff::Timestamp;
-use wakeful_client::types::{Instant, Sandbox, Status, Template};
+use wakeful_client::types::{Instant, Key, Sandbox, Status, Template, Tenant};
 use wakeful_model::{Mode, TemplateSource};
 
 /// The sandboxes, with a header always: what reads it by lines can rely on it.
@@ -45,6 +45,37 @@ pub(crate) fn of(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Str
     rows.for_each(|row| {
         table.add_row(row);
     });
+    render(&table)
+}
+
+/// The keys, without their secrets.
+pub(crate) fn keys(list: &[Key], now: Timestamp) -> String {
+    let mut table = plain(&["ID", "NAME", "TENANT", "SCOPES", "AGE", "USED"]);
+    for key in list {
+        table.add_row([
+            key.id.to_string(),
+            key.name.clone(),
+            key.tenant.clone(),
+            key.scopes.join(","),
+            age(key.created_at, now),
+            key.last_used_at.map_or_else(|| "never".into(), |at| format!("{} ago", age(at, now))),
+        ]);
+    }
+    render(&table)
+}
+
+/// The tenants: what each has of what it may have.
+pub(crate) fn tenants(list: &[Tenant]) -> String {
+    let mut table = plain(&["NAME", "SANDBOXES", "MEMORY_MB", "DISK_MB"]);
+    let share = |used: u64, most: Option<u64>| format!("{used}/{}", most.map_or_else(|| "-".into(), |n| n.to_string()));
+    for Tenant { name, limits, usage, .. } in list {
+        table.add_row([
+            name.clone(),
+            share(usage.sandboxes, limits.sandboxes),
+            share(usage.memory_mb, limits.memory_mb),
+            share(usage.disk_mb, limits.disk_mb),
+        ]);
+    }
     render(&table)
 }
 

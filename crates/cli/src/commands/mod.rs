@@ -3,10 +3,13 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod doctor;
+mod door;
+pub(crate) mod key;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod setup;
 pub(crate) mod template;
+pub(crate) mod tenant;
 
 use std::time::Duration;
 
@@ -31,6 +34,8 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Doctor(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Sandbox(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Template(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
+        Command::Key(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
+        Command::Tenant(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
     }
 }
 

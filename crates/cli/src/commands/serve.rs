@@ -92,9 +92,9 @@ fn refused(error: &wakeful_daemon::ServeError) -> Failure {
     use wakeful_daemon::{ServeError, paths, wire};
     let failure = Failure::refused(Failure::chain(error));
     match error {
-        ServeError::Exposed(_) => {
-            failure.hint("listen on 127.0.0.1 or [::1], and put a proxy with its own login in front")
-        }
+        ServeError::Exposed(_) => failure.hint(
+            "make a key first: `wakeful key create --name admin --scope admin`; or listen on 127.0.0.1 or [::1] only",
+        ),
         ServeError::Listen { .. } => failure.hint("is another daemon running? choose another address with --listen"),
         ServeError::Wire(wire::Error::Paths(paths::Error::Held { .. })) => {
             failure.hint("stop it first, or give this one another --data-dir")

@@ -1,5 +1,6 @@
 //! `wakeful setup`.
 
+use std::path::Path;
 use std::sync::Mutex;
 
 use clap::Args;
@@ -71,7 +72,7 @@ impl Setup {
         };
         let outcome = or_interrupt(work).await?;
         if let Templates::LeftTo { holder, templates } = &outcome.templates {
-            or_interrupt(ask_daemon(global, holder, templates, verbose)).await?;
+            or_interrupt(ask_daemon(global, holder, &outcome.data_dir, templates, verbose)).await?;
         }
         output::say("this machine is ready: `wakeful serve` runs the daemon");
         Ok(0)
@@ -88,6 +89,7 @@ fn describe(outcome: &Outcome) -> String {
 async fn ask_daemon(
     global: &Global,
     holder: &Holder,
+    data: &Path,
     templates: &[(String, TemplateSource)],
     verbose: Verbose,
 ) -> Result<(), Failure> {
@@ -98,10 +100,7 @@ async fn ask_daemon(
         .hint("stop it and run setup again, or give --no-templates"));
     };
     output::say(&format!("{holder} has the data directory, so it is asked to build the templates"));
-    let client = match &global.api_key {
-        Some(key) => server::client(url, Some(key))?,
-        None => server::client(url, std::env::var("WAKEFUL_API_KEY").ok().as_deref())?,
-    };
+    let client = server::client_of(url, global, data)?;
     for (name, source) in templates {
         if !is_ready(&client, name).await? {
             let new = CreateTemplate {

@@ -26,6 +26,15 @@ const COMMANDS: &[&str] = &[
     "template create",
     "template list",
     "template delete",
+    "key",
+    "key create",
+    "key list",
+    "key delete",
+    "tenant",
+    "tenant create",
+    "tenant list",
+    "tenant set",
+    "tenant delete",
 ];
 
 fn help(command: &str) -> String {
@@ -43,7 +52,7 @@ fn is_as_it_was() {
 
 #[test]
 fn has_examples() {
-    for command in COMMANDS.iter().filter(|command| !matches!(**command, "sandbox" | "template")) {
+    for command in COMMANDS.iter().filter(|command| !matches!(**command, "sandbox" | "template" | "key" | "tenant")) {
         assert!(help(command).contains("Examples:\n  wakeful"), "{command}");
     }
 }

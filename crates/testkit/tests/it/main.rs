@@ -21,4 +21,5 @@ mod templates;
 mod terminals;
 mod tunnels;
 mod watch;
+mod who;
 mod wire;
