@@ -16,6 +16,14 @@ pub enum Error {
         /// What happened.
         source: reqwest::Error,
     },
+    /// It was there, and the connection broke in the middle of a stream.
+    #[error("the connection to {url} broke: {detail}")]
+    Broken {
+        /// Who.
+        url: String,
+        /// What happened.
+        detail: String,
+    },
     /// What answered does not speak this protocol.
     #[error("{url} gave an answer that cannot be understood: {detail}")]
     Protocol {
@@ -38,7 +46,7 @@ impl Error {
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Problem(problem) => Some(&problem.code),
-            Self::Unreachable { .. } | Self::Protocol { .. } | Self::Invalid { .. } => None,
+            Self::Unreachable { .. } | Self::Broken { .. } | Self::Protocol { .. } | Self::Invalid { .. } => None,
         }
     }
 
@@ -47,7 +55,19 @@ impl Error {
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             Self::Problem(problem) => Some(problem),
-            Self::Unreachable { .. } | Self::Protocol { .. } | Self::Invalid { .. } => None,
+            Self::Unreachable { .. } | Self::Broken { .. } | Self::Protocol { .. } | Self::Invalid { .. } => None,
         }
+    }
+
+    /// The server was not to be reached, or not to the end: what was begun there may go on.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Broken { .. })
+    }
+
+    /// Nothing of the request can have reached a server.
+    #[must_use]
+    pub fn never_sent(&self) -> bool {
+        matches!(self, Self::Unreachable { source, .. } if source.is_connect())
     }
 }

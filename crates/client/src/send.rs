@@ -17,6 +17,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub(crate) const CALL: Duration = Duration::from_secs(240);
 /// Between two pieces of a stream.
 const SILENCE: Duration = Duration::from_secs(600);
+/// How soon a silent connection is asked whether its other end is there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// A JSON answer: two outputs of 8 MiB, each byte of which may be escaped.
 const ANSWER: usize = 128 << 20;
 
@@ -24,6 +26,8 @@ const ANSWER: usize = 128 << 20;
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
+    /// For what may take any time: a process reads its input when it likes.
+    patient: reqwest::Client,
     pub(crate) address: Address,
     authorization: Option<HeaderValue>,
     agent: HeaderValue,
@@ -36,11 +40,14 @@ impl Client {
     /// [`Error::Invalid`] if the address or the key cannot be used.
     pub fn new(url: &str, api_key: Option<&str>) -> Result<Self, Error> {
         let address = Address::parse(url)?;
-        let mut builder = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(SILENCE);
-        if address.loopback {
-            builder = builder.no_proxy();
-        }
-        let http = builder.build().map_err(|source| Error::Unreachable { url: address.as_str().into(), source })?;
+        let build = |mut builder: reqwest::ClientBuilder| {
+            if address.loopback {
+                builder = builder.no_proxy();
+            }
+            builder.build().map_err(|source| Error::Unreachable { url: address.as_str().into(), source })
+        };
+        let builder = || reqwest::Client::builder().connect_timeout(CONNECT);
+        let (http, patient) = (build(builder().read_timeout(SILENCE))?, build(builder().tcp_keepalive(KEEPALIVE))?);
         let authorization = api_key
             .map(|key| {
                 let mut value = HeaderValue::try_from(format!("Bearer {key}"))
@@ -50,7 +57,7 @@ impl Client {
             })
             .transpose()?;
         let agent = HeaderValue::from_static(concat!("wakeful-client/", env!("CARGO_PKG_VERSION")));
-        Ok(Self { http, address, authorization, agent })
+        Ok(Self { http, patient, address, authorization, agent })
     }
 
     /// The same with another `User-Agent`; the server takes one that begins with `wakeful-cli/` for the command line.
@@ -86,7 +93,16 @@ impl Client {
     }
 
     pub(crate) fn request(&self, method: Method, url: Url) -> RequestBuilder {
-        let request = self.http.request(method, url).header(USER_AGENT, self.agent.clone());
+        self.with_headers(self.http.request(method, url))
+    }
+
+    /// One whose answer may take any time.
+    pub(crate) fn patient(&self, method: Method, url: Url) -> RequestBuilder {
+        self.with_headers(self.patient.request(method, url))
+    }
+
+    fn with_headers(&self, request: RequestBuilder) -> RequestBuilder {
+        let request = request.header(USER_AGENT, self.agent.clone());
         match &self.authorization {
             Some(value) => request.header(AUTHORIZATION, value.clone()),
             None => request,
@@ -117,7 +133,7 @@ impl Client {
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
         let response = request.send().await.map_err(|e| self.lost(e))?;
         let status = response.status();
-        if status.is_success() {
+        if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
         let body = self.whole(response).await?;
