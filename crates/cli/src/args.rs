@@ -1,8 +1,9 @@
 //! What can be said on the command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{bench, completions, doctor, key, sandbox, serve, setup, template, tenant};
+use crate::overview;
 
 /// Sandboxes that sleep when nobody uses them and wake where they left off.
 #[derive(Debug, Parser)]
@@ -19,13 +20,32 @@ Examples:
   wakeful serve                                     run the daemon
   wakeful sandbox run -t python -- python3 -V       one command in a sandbox of its own
   wakeful sandbox create -t python --persistent     a sandbox that sleeps and wakes
+  wakeful sandbox shell ID                          a terminal in it
+  wakeful help sandbox exec                         all about one command
 
+Data goes to standard output, talk to standard error; --json gives what the REST API answers.
+Exit codes: 0 done, 1 refused, 2 wrong usage, 69 no server, 70 a bug of ours, 130 ^C. With exec,
+run and shell: the command's own, 124 if its time was up, 125 if it never ran.
 Environment: WAKEFUL_URL, WAKEFUL_API_KEY, NO_COLOR")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// All that can be said.
+    pub(crate) fn all() -> clap::Command {
+        overview::arrange(Self::command())
+    }
+
+    /// What was said. Usage errors end with 2 and help with 0 right here.
+    pub(crate) fn read() -> Self {
+        let mut command = Self::all();
+        let matches = command.get_matches_mut();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
 }
 
 /// What every command understands.
@@ -51,9 +71,21 @@ pub(crate) enum Command {
     Bench(bench::Bench),
     /// Create and use sandboxes
     #[command(subcommand, arg_required_else_help = true)]
+    #[command(after_help = "\
+ID is what `create` prints; its sbx_ may be left out. Whatever uses a sandbox wakes it first.
+
+Examples:
+  wakeful sandbox create -t python --persistent
+  wakeful sandbox exec ID -- python3 -V
+  wakeful sandbox shell ID
+  wakeful sandbox port-forward ID 8080:80")]
     Sandbox(sandbox::Command),
     /// Build and list templates
     #[command(subcommand, visible_alias = "templates", arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  wakeful template list
+  wakeful template create tools --debian bookworm --packages git,make")]
     Template(template::Command),
     /// Make, list and delete API keys
     #[command(subcommand, arg_required_else_help = true)]
@@ -66,10 +98,8 @@ pub(crate) enum Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        super::Cli::all().debug_assert();
     }
 }

@@ -24,6 +24,8 @@ pub(crate) const NEVER_RAN: u8 = 125;
 /// Nobody reads what we write; what a shell shows for a program that dies of it.
 const BROKEN_PIPE: u8 = 141;
 
+const ABSENT: &str = "is the daemon running? start it with `wakeful serve`, or name another with --api-url";
+
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -77,6 +79,21 @@ impl Failure {
         text
     }
 
+    /// Of an error that someone else keeps.
+    pub(crate) fn of(error: &Error) -> Self {
+        match error {
+            Error::Problem(problem) => Error::Problem(problem.clone()).into(),
+            Error::Unreachable { .. } | Error::Broken { .. } => Self::new(UNREACHABLE, Self::chain(error)).hint(ABSENT),
+            Error::Protocol { .. } | Error::Invalid { .. } => Self::refused(Self::chain(error)),
+        }
+    }
+
+    /// Of an error in the middle of a stream.
+    pub(crate) fn from_frame(code: &str, detail: &str) -> Self {
+        let hint = code.parse().ok().and_then(advice);
+        Self { hint, ..Self::refused(detail) }
+    }
+
     pub(crate) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());
         self
@@ -113,11 +130,12 @@ impl From<Error> for Failure {
             Error::Problem(problem) => Self {
                 code: REFUSED,
                 message: Some(problem.detail.clone()),
-                hint: advice(&problem).or_else(|| problem.hint.clone()),
+                hint: problem.known_code().and_then(advice).or_else(|| problem.hint.clone()),
                 problem: Some(problem),
             },
-            Error::Unreachable { .. } => Self::new(UNREACHABLE, Self::chain(&error))
-                .hint("is the daemon running? start it with `wakeful serve`, or name another with --api-url"),
+            Error::Unreachable { .. } | Error::Broken { .. } => {
+                Self::new(UNREACHABLE, Self::chain(&error)).hint(ABSENT)
+            }
             Error::Protocol { .. } => {
                 Self::refused(Self::chain(&error)).hint("does a Wakeful daemon of this version listen there?")
             }
@@ -138,8 +156,8 @@ impl From<std::io::Error> for Failure {
 }
 
 /// What to type next: the server's own hints speak HTTP.
-fn advice(problem: &Problem) -> Option<String> {
-    Some(match problem.known_code()? {
+fn advice(code: Code) -> Option<String> {
+    Some(match code {
         Code::TemplateNotFound => "`wakeful template list` shows the templates; `wakeful setup` builds the first ones".into(),
         Code::TemplateNotReady => "`wakeful template list` shows how far it is".into(),
         Code::SandboxNotFound => "`wakeful sandbox list` shows the sandboxes".into(),
@@ -147,6 +165,9 @@ fn advice(problem: &Problem) -> Option<String> {
         Code::SandboxFailed => "`wakeful sandbox status ID` tells why; `wakeful sandbox wake ID` boots it from its disk if that is possible".into(),
         Code::SuspendedDuringExec => "the command is frozen with the sandbox and goes on after the next wake".into(),
         Code::NotEphemeral => "a persistent sandbox has no timeout: it sleeps when it is idle".into(),
+        Code::ProcessNotFound => "`wakeful sandbox ps ID` shows the processes".into(),
+        Code::PortNotOpen => "does the program listen yet? `wakeful sandbox ps ID` shows what runs".into(),
+        Code::PathNotFound => "`wakeful sandbox ls ID DIRECTORY` shows what is there".into(),
         Code::CommandNotFound => "for a line with shell syntax: -- sh -c '…'".into(),
         Code::RuntimeUnavailable => "`wakeful doctor` shows what is missing".into(),
         Code::Unauthenticated => {

@@ -5,30 +5,37 @@
 //!   commands/   one file per verb; serve, setup and doctor work on this machine, all others speak HTTP
 //!   server      which server that is
 //!   failure     how a command ends badly: text, hint, exit code
-//!   output      the only place that writes: data to stdout, talk to stderr
+//!   follow      a command's stream to its end, over lost connections and sleeps
+//!   session     a remote terminal in ours, likewise
+//!   output      the only place that writes: data to stdout, talk to stderr (and `sink`, for a command's own bytes)
 //! ```
 
 mod args;
 mod commands;
+mod escape;
 mod failure;
+mod follow;
+mod input;
 mod interrupt;
 mod output;
+mod overview;
+mod patience;
 mod progress;
 mod server;
+mod session;
+mod sink;
 mod table;
+mod tty;
 mod values;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::args::Cli;
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    // clap ends usage errors with 2 and help with 0 by itself
-    let cli = Cli::parse();
+    let cli = Cli::read();
     let json = cli.global.json;
     let ended = std::panic::catch_unwind(AssertUnwindSafe(|| commands::run(cli)));
     let failure = match ended {

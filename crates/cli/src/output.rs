@@ -10,6 +10,7 @@ use serde::Serialize;
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARN: Style = AnsiColor::Yellow.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
+const DIM: Style = Style::new().dimmed();
 const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
 /// One line of data.
@@ -31,13 +32,6 @@ pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Bytes of someone else's talk, unchanged.
-pub(crate) fn error_bytes(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stderr().lock();
-    out.write_all(bytes)?;
-    out.flush()
-}
-
 /// A document of data.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -46,7 +40,7 @@ pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
-/// A line of data among others.
+/// One document of a stream, on a line of its own.
 pub(crate) fn json_line(value: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, value)?;
@@ -62,6 +56,15 @@ pub(crate) fn say(text: &str) {
 /// Something that is wrong but stops nothing.
 pub(crate) fn warning(text: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{WARN}warning:{WARN:#} {text}");
+}
+
+/// A line of ours on a raw terminal that shows someone else's: on a line of its own, told apart by more than colour.
+pub(crate) fn notice(text: &str) -> String {
+    let line = format!("\r\n{DIM}[wakeful: {text}]{DIM:#}\r\n");
+    match anstream::AutoStream::choice(&io::stderr()) {
+        anstream::ColorChoice::Never => anstream::adapter::strip_str(&line).to_string(),
+        _ => line,
+    }
 }
 
 /// How a failure is told.

@@ -1,9 +1,22 @@
 //! Tables and short numbers for people.
 
-use comfy_table::{Table, presets};
+use std::borrow::Cow;
+
+use clap::builder::styling::{AnsiColor, Style};
+use comfy_table::{CellAlignment, Table, presets};
 use jiff::Timestamp;
-use wakeful_client::types::{Instant, Key, Sandbox, Status, Template, Tenant};
+use wakeful_client::Process;
+use wakeful_client::types::{Command, FileEntry, FileType, Instant, Key, Sandbox, Status, Template, Tenant};
 use wakeful_model::{Mode, TemplateSource};
+
+/// So much of a command is shown.
+const COMMAND: usize = 100;
+
+const HEADER: Style = Style::new().bold();
+const GOOD: Style = AnsiColor::Green.on_default();
+const CALM: Style = AnsiColor::Cyan.on_default();
+const BUSY: Style = AnsiColor::Yellow.on_default();
+const BAD: Style = AnsiColor::Red.on_default();
 
 /// The sandboxes, with a header always: what reads it by lines can rely on it.
 pub(crate) fn sandboxes(list: &[Sandbox], now: Timestamp) -> String {
@@ -20,7 +33,7 @@ pub(crate) fn sandboxes(list: &[Sandbox], now: Timestamp) -> String {
             ends(sandbox, now),
         ]);
     }
-    render(&table)
+    render(&table, Some("STATUS"))
 }
 
 /// The templates.
@@ -36,7 +49,93 @@ pub(crate) fn templates(list: &[Template], now: Timestamp) -> String {
             age(template.created_at, now),
         ]);
     }
-    render(&table)
+    render(&table, Some("STATUS"))
+}
+
+/// The processes of a sandbox.
+pub(crate) fn processes(list: &[Process], now: Timestamp) -> String {
+    let mut table = plain(&["PID", "STATUS", "TTY", "USER", "AGE", "COMMAND"]);
+    for process in list {
+        table.add_row([
+            process.pid.to_string(),
+            match (process.running, process.exit_code) {
+                (true, _) => "running".to_owned(),
+                (false, Some(code)) => format!("exited({code})"),
+                (false, None) => "exited".to_owned(),
+            },
+            if process.pty { "yes".into() } else { "-".to_owned() },
+            process.user.as_deref().map_or_else(|| "-".to_owned(), |user| plain_text(user).into_owned()),
+            process.started_at.map_or_else(|| "-".to_owned(), |at| age(at, now)),
+            command(&process.command),
+        ]);
+    }
+    if let Some(column) = table.column_mut(0) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    render(&table, Some("STATUS"))
+}
+
+/// Files, as `ls -l` shows them.
+pub(crate) fn files(list: &[FileEntry]) -> String {
+    let mut table = plain(&["MODE", "OWNER", "SIZE", "MODIFIED", "NAME"]);
+    for entry in list {
+        let kind = match entry.kind {
+            FileType::Directory => 'd',
+            FileType::Symlink => 'l',
+            FileType::File => '-',
+            FileType::Other => '?',
+        };
+        let name = plain_text(&entry.name);
+        table.add_row([
+            format!("{kind}{}", plain_text(&entry.mode)),
+            plain_text(&entry.owner).into_owned(),
+            entry.size.to_string(),
+            entry.modified.map_or_else(|| "-".to_owned(), |at| at.0.strftime("%Y-%m-%d %H:%M").to_string()),
+            match (&entry.target, entry.kind) {
+                (Some(target), _) => format!("{name} -> {}", plain_text(target)),
+                (None, FileType::Directory) => format!("{name}/"),
+                (None, _) => name.into_owned(),
+            },
+        ]);
+    }
+    if let Some(column) = table.column_mut(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    render(&table, None)
+}
+
+/// A command on one line, as one would type it.
+fn command(command: &Command) -> String {
+    let typed = match command {
+        Command::Shell(line) => line.clone(),
+        Command::Argv(words) => words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
+    };
+    let line = plain_text(&typed);
+    match line.char_indices().nth(COMMAND) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.into_owned(),
+    }
+}
+
+fn quoted(word: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        Cow::Borrowed(word)
+    } else {
+        Cow::Owned(format!("'{}'", word.replace('\'', r"'\''")))
+    }
+}
+
+/// Text from inside a sandbox. It must not speak to our terminal, so what is no character is spelled out.
+pub(crate) fn plain_text(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(
+        text.chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
+            .collect(),
+    )
 }
 
 /// Any table.
@@ -45,7 +144,7 @@ pub(crate) fn of(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Str
     rows.for_each(|row| {
         table.add_row(row);
     });
-    render(&table)
+    render(&table, None)
 }
 
 /// The keys, without their secrets.
@@ -61,7 +160,7 @@ pub(crate) fn keys(list: &[Key], now: Timestamp) -> String {
             key.last_used_at.map_or_else(|| "never".into(), |at| format!("{} ago", age(at, now))),
         ]);
     }
-    render(&table)
+    render(&table, None)
 }
 
 /// The tenants: what each has of what it may have.
@@ -76,7 +175,7 @@ pub(crate) fn tenants(list: &[Tenant]) -> String {
             share(usage.disk_mb, limits.disk_mb),
         ]);
     }
-    render(&table)
+    render(&table, None)
 }
 
 /// Where a template comes from, in a few words.
@@ -143,8 +242,43 @@ fn plain(header: &[&str]) -> Table {
     table
 }
 
-fn render(table: &Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+/// The table's lines; the words of one column are coloured by what they mean. Colours are put on what is aligned already,
+/// and dropped on the way out where nobody could see them.
+fn render(table: &Table, coloured: Option<&str>) -> String {
+    let mut lines = table.lines().map(|line| line.trim_end().to_owned());
+    let Some(header) = lines.next() else { return String::new() };
+    let column = coloured.and_then(|name| header.find(name));
+    let mut painted = vec![format!("{HEADER}{header}{HEADER:#}")];
+    painted.extend(lines.map(|line| column.and_then(|at| paint(&line, at)).unwrap_or(line)));
+    painted.join("\n")
+}
+
+/// The line with its word at this place coloured.
+fn paint(line: &str, at: usize) -> Option<String> {
+    let (before, rest) = line.split_at_checked(at)?;
+    let (word, after) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+    let style = meaning(word)?;
+    Some(format!("{before}{style}{word}{style:#}{after}"))
+}
+
+/// A status by itself.
+pub(crate) fn status(word: &str) -> String {
+    match meaning(word) {
+        Some(style) => format!("{style}{word}{style:#}"),
+        None => word.to_owned(),
+    }
+}
+
+/// The colour of a status.
+fn meaning(word: &str) -> Option<Style> {
+    Some(match word {
+        "running" | "ready" | "exited(0)" => GOOD,
+        "suspended" => CALM,
+        "creating" | "pending" | "building" => BUSY,
+        "failed" | "destroyed" => BAD,
+        _ if word.starts_with("exited(") => BAD,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -163,8 +297,59 @@ mod tests {
     #[test]
     fn an_empty_table_has_its_header() {
         insta::assert_snapshot!(
-            sandboxes(&[], Timestamp::UNIX_EPOCH),
+            without_colours(&sandboxes(&[], Timestamp::UNIX_EPOCH)),
             @"ID  STATUS  MODE  TEMPLATE  SIZE  RUNTIME  AGE  SLEEPS/EXPIRES"
         );
+    }
+
+    fn without_colours(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    fn process(pid: u32, command: Command, exit_code: Option<i32>) -> Process {
+        Process {
+            pid,
+            command,
+            user: Some("user".into()),
+            workdir: None,
+            started_at: Some(Timestamp::UNIX_EPOCH.into()),
+            running: exit_code.is_none(),
+            exit_code,
+            pty: false,
+            last_seq: 0,
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned_under_their_colours() {
+        let argv = |words: &[&str]| Command::Argv(words.iter().map(|&word| word.into()).collect());
+        let list = [
+            process(7, argv(&["python3", "-c", "print('a b')"]), None),
+            process(1214, Command::Shell("ls | wc".into()), Some(0)),
+            process(1215, argv(&["printf", "\x1b[2J"]), Some(137)),
+        ];
+        let table = processes(&list, Timestamp::from_second(90).unwrap());
+        assert!(table.contains("\x1b[32mrunning\x1b[0m") && table.contains("\x1b[31mexited(137)\x1b[0m"), "{table:?}");
+        insta::assert_snapshot!(without_colours(&table), @"");
+    }
+
+    #[test]
+    fn names_from_inside_do_not_speak_to_the_terminal() {
+        let entry = |name: &str, kind, target: Option<&str>| FileEntry {
+            name: name.into(),
+            size: 12,
+            kind,
+            modified: Some(Timestamp::UNIX_EPOCH.into()),
+            mode: "0644".into(),
+            owner: "user".into(),
+            target: target.map(Into::into),
+        };
+        let list = [
+            entry("a\x1b]0;owned\x07", FileType::File, None),
+            entry("dir", FileType::Directory, None),
+            entry("link", FileType::Symlink, Some("/x\r\ny")),
+            entry("größe", FileType::File, None),
+        ];
+        insta::assert_snapshot!(without_colours(&files(&list)), @"");
     }
 }

@@ -1,6 +1,6 @@
 //! `wakeful completions SHELL`.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
 use crate::args::Cli;
@@ -23,7 +23,7 @@ impl Completions {
     pub(crate) fn run(self) -> Result<u8, Failure> {
         // into memory first: the generator panics when its output is closed
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "wakeful", &mut script);
+        clap_complete::generate(self.shell, &mut Cli::all(), "wakeful", &mut script);
         output::bytes(&script)?;
         Ok(0)
     }

@@ -1,29 +1,39 @@
 //! `wakeful sandbox exec`.
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
-use wakeful_client::Client;
-use wakeful_client::types::{Command, ExecuteRequest, ExecuteResponse};
+use wakeful_client::types::{Command, DurationText, ExecuteRequest};
+use wakeful_client::{Client, Error, NewProcess, Which};
 
 use crate::failure::{Failure, TIMED_OUT};
-use crate::output;
+use crate::follow::{Ended, Follow, OnSleep};
+use crate::input::Input;
+use crate::interrupt::Interrupt;
+use crate::patience::{Patience, passes};
+use crate::sink::Sink;
 use crate::values::{Span, key_value};
+use crate::{output, session, tty};
 
-/// The largest request body that a server takes.
-const BODY: usize = 1 << 20;
-/// How long a pipe may take to end, if no timeout is given.
-const STDIN: Duration = Duration::from_secs(30);
+/// As `execute` has it; a process that is given input is told so.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// An input that ends within this time was none.
+const NO_INPUT: Duration = Duration::from_millis(30);
+/// The most that goes in one request.
+const INPUT: usize = 256 << 10;
+/// How long a server may be away while input waits.
+const AWAY: Duration = Duration::from_secs(60);
 
 /// How a command runs; `run` takes the same, under another name for the timeout.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct How {
     /// Where it runs [default: the template's]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
     /// As whom it runs [default: the template's user]
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     user: Option<String>,
     /// Do not pass standard input on
     #[arg(short = 'n', long)]
@@ -33,19 +43,28 @@ pub(crate) struct How {
 /// Run a command in a sandbox; a sleeping one wakes first
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What follows -- is a program and its arguments; for shell syntax say: sh -c '...'
-Standard input is passed on if it is not a terminal. Output is shown when the command has ended.
+What follows -- is a program and its arguments, run without a shell. A single LINE is run by the
+sandbox's /bin/sh. Output comes as it is written, byte for byte; standard input is passed on if it
+is not a terminal. ^C interrupts the command, a second ^C leaves it running. If the connection is
+lost or the sandbox goes to sleep meanwhile, it is attached to again where it was.
+
 The exit code is the command's: 128+n if signal n killed it, 124 if its time was up; 125 if it
 never ran.
 
 Examples:
   wakeful sandbox exec sbx_k3v7q2m5x6a4b2c7d5ef -- python3 -c \"print('hello')\"
+  wakeful sandbox exec sbx_k3v7q2m5x6a4b2c7d5ef 'ls | wc -l'
   wakeful sandbox exec sbx_k3v7q2m5x6a4b2c7d5ef --timeout 60s --workdir /app -- make test
-  echo 'print(6 * 7)' | wakeful sandbox exec sbx_k3v7q2m5x6a4b2c7d5ef -- python3")]
+  tar c src | wakeful sandbox exec sbx_k3v7q2m5x6a4b2c7d5ef -- tar x -C /app
+  wakeful sandbox exec sbx_k3v7q2m5x6a4b2c7d5ef -t -- top
+  wakeful sandbox exec sbx_k3v7q2m5x6a4b2c7d5ef --detach --keep-awake -- ./server")]
 pub(crate) struct Exec {
     /// The sandbox
     id: String,
-    /// Killed after this time [default: 30s, at most 5m]
+    /// A line for the sandbox's shell
+    #[arg(value_name = "LINE", conflicts_with = "command", required_unless_present = "command")]
+    line: Option<String>,
+    /// Killed after this time, at most 5m; 0 for no limit [default: 30s; with -t or --detach none]
     #[arg(long, value_name = "DURATION", value_parser = Span::parse)]
     timeout: Option<Span>,
     /// A variable for this command (repeatable)
@@ -53,102 +72,232 @@ pub(crate) struct Exec {
     env: Vec<(String, String)>,
     #[command(flatten)]
     how: How,
+    /// In a terminal of its own, shown in this one
+    #[arg(short, long, conflicts_with_all = ["no_stdin", "detach"])]
+    tty: bool,
+    /// Leave it running and print its process id
+    #[arg(short, long)]
+    detach: bool,
+    /// The sandbox stays awake until it ends
+    #[arg(long, requires = "detach")]
+    keep_awake: bool,
     /// The command
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
 impl Exec {
     pub(crate) async fn run(self, client: &Client, json: bool) -> Result<u8, Failure> {
-        let request = request(self.command, self.timeout, self.env, self.how).await?;
-        let response = client.execute(&self.id, &request).await.map_err(|error| Failure::from(error).never_ran())?;
-        finish(&response, json)
+        let command = match self.line {
+            Some(line) => Command::Shell(line),
+            None => Command::Argv(self.command),
+        };
+        let task = Task::new(command, self.timeout, self.env, self.how);
+        if self.tty {
+            return task.in_terminal(client, &self.id).await;
+        }
+        let mut interrupt = Interrupt::listen()?;
+        if self.detach {
+            return tokio::select! {
+                ended = task.detached(client, &self.id, self.keep_awake, json) => ended,
+                code = interrupt.came() => Err(Failure::interrupted(code)),
+            };
+        }
+        task.attended(client, &self.id, json, &mut interrupt).await
     }
 }
 
-/// What is sent, with all of standard input in it.
-pub(crate) async fn request(
-    command: Vec<String>,
+/// A command that is about to run.
+pub(crate) struct Task {
+    request: ExecuteRequest,
     timeout: Option<Span>,
-    env: Vec<(String, String)>,
-    how: How,
-) -> Result<ExecuteRequest, Failure> {
-    if timeout.is_some_and(|span| span.0.is_zero()) {
-        return Err(Failure::usage("a command without a timeout needs streaming, which this version does not have")
-            .hint("give a timeout of at most 5m; for longer work start it in the background: -- sh -c 'work > log 2>&1 &'"));
-    }
-    let stdin = if how.no_stdin { None } else { stdin(timeout.map_or(STDIN, |span| span.0)).await? };
-    let request = ExecuteRequest {
-        timeout: timeout.map(Into::into),
-        workdir: how.workdir,
-        env: env.into_iter().collect(),
-        user: how.user,
-        stdin,
-        ..ExecuteRequest::new(Command::Argv(command))
-    };
-    let size = serde_json::to_vec(&request).map_or(usize::MAX, |body| body.len());
-    if size > BODY {
-        return Err(too_large());
-    }
-    Ok(request)
+    no_stdin: bool,
 }
 
-/// Writes what it wrote, and gives its exit code.
-pub(crate) fn finish(response: &ExecuteResponse, json: bool) -> Result<u8, Failure> {
-    if json {
-        output::json(response)?;
-    } else {
-        output::bytes(response.stdout.as_bytes())?;
-        output::error_bytes(response.stderr.as_bytes())?;
-        for (cut, name) in [(response.stdout_truncated, "output"), (response.stderr_truncated, "error output")] {
-            if cut {
-                output::warning(&format!("the command's {name} was longer than is kept; the rest is lost"));
+impl Task {
+    pub(crate) fn new(command: Command, timeout: Option<Span>, env: Vec<(String, String)>, how: How) -> Self {
+        let request = ExecuteRequest {
+            workdir: how.workdir,
+            env: env.into_iter().collect(),
+            user: how.user,
+            ..ExecuteRequest::new(command)
+        };
+        Self { request, timeout, no_stdin: how.no_stdin }
+    }
+
+    /// Runs it to its end, with our input and output as its own.
+    pub(crate) async fn attended(
+        self,
+        client: &Client,
+        id: &str,
+        json: bool,
+        interrupt: &mut Interrupt,
+    ) -> Result<u8, Failure> {
+        let mut sink = if json { Sink::kept() } else { Sink::through() };
+        let ended = tokio::select! {
+            begun = self.begin(client, id) => begun?.follow(client, id, &mut sink, interrupt).await?,
+            code = interrupt.came() => return Err(Failure::interrupted(code)),
+        };
+        match sink {
+            Sink::Through(through) => tokio::select! {
+                written = through.finish() => written?,
+                code = interrupt.came() => return Err(Failure::interrupted(code)),
+            },
+            Sink::Kept(kept) => output::json(&kept.document(&ended))?,
+        }
+        if ended.timed_out {
+            output::warning("the command was killed because its time was up");
+            return Ok(TIMED_OUT);
+        }
+        Ok(u8::try_from(ended.exit_code & 0xff).unwrap_or(1))
+    }
+
+    /// With input it is a process that is fed, without it is one call.
+    async fn begin(self, client: &Client, id: &str) -> Result<Begun, Failure> {
+        match if self.no_stdin { None } else { input().await? } {
+            None => Ok(Begun::Call(ExecuteRequest { timeout: self.timeout.map(limit), ..self.request })),
+            Some((first, input)) => {
+                let timeout = self.timeout.map_or(TIMEOUT, |span| span.0);
+                let timeout = (!timeout.is_zero()).then(|| timeout.into());
+                let new = NewProcess { keep_awake: true, ..ExecuteRequest { timeout, ..self.request }.into() };
+                let pid = client.start_process(id, &new).await.map_err(|error| Failure::from(error).never_ran())?.pid;
+                Ok(Begun::Fed { pid, first, input })
             }
         }
     }
-    if response.timed_out {
-        output::warning("the command was killed because its time was up");
-        return Ok(TIMED_OUT);
+
+    async fn in_terminal(self, client: &Client, id: &str) -> Result<u8, Failure> {
+        if !tty::attended() {
+            return Err(Failure::usage("-t needs a terminal, and this is none").hint("leave -t out"));
+        }
+        let timeout = self.timeout.filter(|span| !span.0.is_zero()).map(Into::into);
+        let new = NewProcess { pty: Some(tty::size()), ..ExecuteRequest { timeout, ..self.request }.into() };
+        let process = client.start_process(id, &new).await.map_err(|error| Failure::from(error).never_ran())?;
+        session::show(client, id, Which::Attach { pid: process.pid, from: 0 }).await
     }
-    Ok(u8::try_from(response.exit_code & 0xff).unwrap_or(1))
+
+    async fn detached(self, client: &Client, id: &str, keep_awake: bool, json: bool) -> Result<u8, Failure> {
+        let timeout = self.timeout.filter(|span| !span.0.is_zero()).map(Into::into);
+        let new = NewProcess { keep_awake, ..ExecuteRequest { timeout, ..self.request }.into() };
+        let process = client.start_process(id, &new).await.map_err(|error| Failure::from(error).never_ran())?;
+        // nobody will ever write to it
+        match client.send_input(id, process.pid, Bytes::new(), true).await {
+            Ok(()) => {}
+            Err(error) if error.problem().is_some_and(|problem| problem.status < 500) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if json {
+            output::json(&process)?;
+        } else {
+            output::line(&process.pid.to_string())?;
+        }
+        Ok(0)
+    }
 }
 
-/// All of standard input, if it is not a terminal. A pipe that nobody closes must not hold us for ever.
-async fn stdin(patience: Duration) -> Result<Option<String>, Failure> {
+/// `0` is no limit.
+fn limit(span: Span) -> DurationText {
+    if span.0.is_zero() { DurationText::Text("0".into()) } else { span.into() }
+}
+
+/// A command that may begin or has begun.
+enum Begun {
+    Call(ExecuteRequest),
+    Fed { pid: u32, first: Option<Vec<u8>>, input: Input },
+}
+
+impl Begun {
+    async fn follow(
+        self,
+        client: &Client,
+        id: &str,
+        sink: &mut Sink,
+        interrupt: &mut Interrupt,
+    ) -> Result<Ended, Failure> {
+        match self {
+            Self::Call(request) => {
+                let frames = tokio::select! {
+                    frames = client.execute_stream(id, &request) => frames.map_err(|error| Failure::from(error).never_ran())?,
+                    code = interrupt.came() => return Err(Failure::interrupted(code)),
+                };
+                Follow::new(client, id).attended(Some(frames), sink, interrupt, std::future::pending()).await
+            }
+            Self::Fed { pid, first, input } => {
+                let follow = Follow::attach(client, id, pid, 0, OnSleep::Wake);
+                follow.attended(None, sink, interrupt, feed(client, id, pid, first, input)).await
+            }
+        }
+    }
+}
+
+/// Standard input, with what came first of it; `None` if there is none.
+async fn input() -> Result<Option<(Option<Vec<u8>>, Input)>, Failure> {
     if std::io::stdin().is_terminal() {
         return Ok(None);
     }
-    // a thread of its own: a read that never returns cannot be called off, and the runtime would wait for it
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().take(BODY as u64 + 1).read_to_end(&mut bytes);
-        // nobody waits any more when the patience was over
-        let _ = sender.send(read.map(|_| bytes));
-    });
-    let bytes = match tokio::time::timeout(patience, receiver).await {
-        Ok(Ok(Ok(bytes))) => bytes,
-        Ok(Ok(Err(error))) => {
-            return Err(Failure::refused(format!("could not read standard input: {error}")).never_ran());
-        }
-        Ok(Err(_)) => return Err(Failure::bug()),
-        Err(_) => {
-            return Err(Failure::refused("standard input did not end, so the command was not started")
-                .hint("use -n if the command needs no input")
-                .never_ran());
-        }
-    };
-    if bytes.len() > BODY {
-        return Err(too_large());
+    let mut input = Input::open();
+    // /dev/null and empty files end at once; whoever writes late is waited for by the command, not by us
+    match tokio::time::timeout(NO_INPUT, input.next()).await {
+        Ok(None) => Ok(None),
+        Ok(Some(Ok(first))) => Ok(Some((Some(first), input))),
+        Ok(Some(Err(error))) => Err(unreadable(&error).never_ran()),
+        Err(_) => Ok(Some((None, input))),
     }
-    let text = String::from_utf8(bytes).map_err(|_| {
-        Failure::refused("standard input is not UTF-8").hint("upload it, and let the command read the file").never_ran()
-    })?;
-    Ok((!text.is_empty()).then_some(text))
 }
 
-fn too_large() -> Failure {
-    Failure::refused("command and standard input together are larger than 1 MiB")
-        .hint("upload the input, and let the command read the file")
-        .never_ran()
+fn unreadable(error: &std::io::Error) -> Failure {
+    Failure::refused(format!("could not read standard input: {error}"))
+}
+
+/// Gives a process our input, as fast as it reads.
+async fn feed(client: &Client, id: &str, pid: u32, first: Option<Vec<u8>>, mut input: Input) -> Result<(), Failure> {
+    let mut next = match first {
+        Some(first) => Some(Ok(first)),
+        None => input.next().await,
+    };
+    while let Some(piece) = next {
+        let mut bytes = piece.map_err(|error| unreadable(&error))?;
+        // one request for all that is there
+        next = None;
+        while next.is_none() && bytes.len() < INPUT {
+            match input.ready() {
+                Some(Ok(more)) => bytes.extend(more),
+                Some(Err(error)) => next = Some(Err(error)),
+                None => break,
+            }
+        }
+        if !give(client, id, pid, bytes.into(), false).await? {
+            return Ok(());
+        }
+        if next.is_none() {
+            next = input.next().await;
+        }
+    }
+    give(client, id, pid, Bytes::new(), true).await?;
+    Ok(())
+}
+
+/// Whether the process wants more. What may have arrived is not sent twice: then the input is cut off, and the command
+/// must not take that for its end.
+async fn give(client: &Client, id: &str, pid: u32, bytes: Bytes, eof: bool) -> Result<bool, Failure> {
+    let mut patience = Patience::new(AWAY);
+    loop {
+        let error = match client.send_input(id, pid, bytes.clone(), eof).await {
+            Ok(()) => return Ok(true),
+            Err(error) => error,
+        };
+        match &error {
+            // it has ended, or closed its input
+            Error::Problem(problem) if matches!(problem.status, 400 | 404 | 409 | 410 | 422) => return Ok(false),
+            error if (error.never_sent() || (passes(error) && !error.is_lost())) || bytes.is_empty() => {}
+            _ => {
+                return Err(Failure::refused(format!("standard input was cut off: {}", Failure::chain(&error)))
+                    .hint("upload the input, and let the command read the file"));
+            }
+        }
+        match patience.next() {
+            Some(delay) if passes(&error) => tokio::time::sleep(delay).await,
+            _ => return Err(error.into()),
+        }
+    }
 }

@@ -5,14 +5,21 @@ mod destroy;
 mod download;
 mod events;
 mod exec;
+mod files;
 mod keepalive;
+mod kill;
 mod list;
+mod logs;
+mod port_forward;
+mod ps;
 mod run;
+mod shell;
 mod status;
 mod suspend;
 mod update;
 mod upload;
 mod wake;
+mod watch;
 
 use clap::Subcommand;
 
@@ -24,20 +31,29 @@ use crate::server::connect;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Create(create::Create),
-    #[command(visible_alias = "ls")]
     List(list::List),
     Status(status::Status),
-    Exec(exec::Exec),
-    Run(run::Run),
-    Upload(upload::Upload),
-    Download(download::Download),
     Suspend(suspend::Suspend),
     Wake(wake::Wake),
     Keepalive(keepalive::Keepalive),
     Update(update::Update),
     Events(events::Events),
-    #[command(visible_alias = "rm")]
     Destroy(destroy::Destroy),
+    Exec(exec::Exec),
+    Run(run::Run),
+    Shell(shell::Shell),
+    Ps(ps::Ps),
+    Logs(logs::Logs),
+    Kill(kill::Kill),
+    Upload(upload::Upload),
+    Download(download::Download),
+    Ls(files::Ls),
+    Stat(files::Stat),
+    Mkdir(files::Mkdir),
+    Mv(files::Mv),
+    Rm(files::Rm),
+    Watch(watch::Watch),
+    PortForward(port_forward::PortForward),
 }
 
 impl Command {
@@ -45,14 +61,13 @@ impl Command {
         let client = connect(global)?;
         let json = global.json;
         match self {
-            // it has a sandbox to destroy before it may end
+            // these know themselves what ^C means
+            Self::Exec(args) => args.run(&client, json).await,
             Self::Run(args) => args.run(&client, json).await,
+            Self::Shell(args) => args.run(&client).await,
             Self::Create(args) => or_interrupt(args.run(&client, json)).await,
             Self::List(args) => or_interrupt(args.run(&client, json)).await,
             Self::Status(args) => or_interrupt(args.run(&client, json)).await,
-            Self::Exec(args) => or_interrupt(args.run(&client, json)).await,
-            Self::Upload(args) => or_interrupt(args.run(&client, json)).await,
-            Self::Download(args) => or_interrupt(args.run(&client, json)).await,
             Self::Suspend(args) => or_interrupt(args.run(&client, json)).await,
             Self::Wake(args) => or_interrupt(args.run(&client, json)).await,
             Self::Keepalive(args) => or_interrupt(args.run(&client, json)).await,
@@ -62,6 +77,18 @@ impl Command {
                 args.confirm()?;
                 or_interrupt(args.run(&client)).await
             }
+            Self::Ps(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Logs(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Kill(args) => or_interrupt(args.run(&client)).await,
+            Self::Upload(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Download(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Ls(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Stat(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Mkdir(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Mv(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Rm(args) => or_interrupt(args.run(&client)).await,
+            Self::Watch(args) => or_interrupt(args.run(&client, json)).await,
+            Self::PortForward(args) => or_interrupt(args.run(&client, json)).await,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use wakeful_client::Client;
-use wakeful_client::types::{CreateSandbox, ExecuteRequest, ExecuteResponse, Sandbox};
+use wakeful_client::types::{Command, CreateSandbox, Sandbox};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -12,17 +12,20 @@ use crate::output;
 use crate::values::{EgressArgs, Span};
 
 use super::create::Machine;
-use super::exec::{self, How};
+use super::exec::{How, Task};
 
 /// What a sandbox lives longer than everything that we mean to do with it. Should we be killed, the server still ends it.
 const MARGIN: Duration = Duration::from_secs(60);
 const EXEC: Duration = Duration::from_secs(30);
+/// How long a server lets an ephemeral sandbox live.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const DESTROY: Duration = Duration::from_secs(60);
 
 /// Run a command in a new sandbox and destroy that at the end
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The sandbox is destroyed whatever happens, also after ^C. The exit code is that of `exec`.
+Output and standard input pass through as with `exec`, and so does the exit code. ^C interrupts the
+command, a second ^C stops waiting for it; the sandbox is destroyed whatever happens.
 
 Examples:
   wakeful sandbox run -t python -- python3 -c 'print(6 * 7)'
@@ -31,7 +34,7 @@ Examples:
 pub(crate) struct Run {
     #[command(flatten)]
     machine: Machine,
-    /// The command is killed after this time, at most 5m
+    /// The command is killed after this time, at most 5m; 0 for no limit
     #[arg(long, value_name = "DURATION", value_parser = Span::parse, default_value = "30s")]
     exec_timeout: Span,
     /// How long the sandbox may take to start
@@ -49,28 +52,19 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) async fn run(self, client: &Client, json: bool) -> Result<u8, Failure> {
         let mut interrupt = Interrupt::listen()?;
-        let reading = exec::request(self.command, Some(self.exec_timeout), Vec::new(), self.how);
-        let execute = tokio::select! {
-            request = reading => request?,
-            code = interrupt.came() => return Err(Failure::interrupted(code)),
-        };
-        let wait = self.wait_timeout.0;
-        let lease = wait.saturating_add(self.exec_timeout.0.max(EXEC)).saturating_add(MARGIN);
+        let (wait, limit) = (self.wait_timeout.0, self.exec_timeout.0);
+        // without a limit: as long as a sandbox may live
+        let limit = if limit.is_zero() { LONGEST } else { limit.max(EXEC) };
+        let lease = wait.saturating_add(limit).saturating_add(MARGIN).min(LONGEST);
         let create = CreateSandbox { timeout: Some(lease.into()), ..self.machine.request(&self.egress) };
+        let task = Task::new(Command::Argv(self.command), Some(self.exec_timeout), Vec::new(), self.how);
 
         let sandbox = start(client, &create, wait, &mut interrupt).await?;
         let id = sandbox.id.as_str();
-        let ended = tokio::select! {
-            ended = execute_in(client, id, &execute) => ended,
-            code = interrupt.came() => Err(Failure::interrupted(code)),
-        };
+        let ended = task.attended(client, id, json, &mut interrupt).await;
         destroy(client, id).await;
-        exec::finish(&ended?, json)
+        ended
     }
-}
-
-async fn execute_in(client: &Client, id: &str, request: &ExecuteRequest) -> Result<ExecuteResponse, Failure> {
-    client.execute(id, request).await.map_err(|error| Failure::from(error).never_ran())
 }
 
 /// Creates the sandbox. A create goes on in the server when we hang up, so after a ^C its id is still waited for, to

@@ -42,7 +42,7 @@ fn describe(sandbox: &Sandbox, now: Timestamp) -> String {
         "status",
         match &sandbox.transition {
             Some(transition) => format!("{} ({:?})", sandbox.status, transition.kind).to_lowercase(),
-            None => sandbox.status.to_string(),
+            None => table::status(&sandbox.status.to_string()),
         },
     );
     if let Some(failure) = &sandbox.failure {
