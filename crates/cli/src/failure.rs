@@ -83,9 +83,22 @@ impl Failure {
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Problem(problem) => Error::Problem(problem.clone()).into(),
-            Error::Unreachable { .. } | Error::Broken { .. } => Self::new(UNREACHABLE, Self::chain(error)).hint(ABSENT),
+            Error::Unreachable { .. } | Error::Broken { .. } => Self::unreachable(error),
             Error::Protocol { .. } | Error::Invalid { .. } => Self::refused(Self::chain(error)),
         }
+    }
+
+    /// What the HTTP library says in between only repeats it.
+    fn unreachable(error: &Error) -> Self {
+        let mut innermost: &(dyn std::error::Error + 'static) = error;
+        while let Some(source) = innermost.source() {
+            innermost = source;
+        }
+        let message = match error {
+            Error::Unreachable { .. } => format!("{error}: {innermost}"),
+            _ => error.to_string(),
+        };
+        Self::new(UNREACHABLE, message).hint(ABSENT)
     }
 
     /// Of an error in the middle of a stream.
@@ -133,9 +146,7 @@ impl From<Error> for Failure {
                 hint: problem.known_code().and_then(advice).or_else(|| problem.hint.clone()),
                 problem: Some(problem),
             },
-            Error::Unreachable { .. } | Error::Broken { .. } => {
-                Self::new(UNREACHABLE, Self::chain(&error)).hint(ABSENT)
-            }
+            Error::Unreachable { .. } | Error::Broken { .. } => Self::unreachable(&error),
             Error::Protocol { .. } => {
                 Self::refused(Self::chain(&error)).hint("does a Wakeful daemon of this version listen there?")
             }

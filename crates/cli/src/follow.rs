@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::task::JoinSet;
-use wakeful_client::types::Status;
-use wakeful_client::{Client, Error, Frame, Frames, Piece};
+use wakeful_client::types::{Frame, FrameBytes, Status};
+use wakeful_client::{Client, Error, Frames};
 use wakeful_model::Code;
 
 use crate::failure::Failure;
@@ -56,8 +56,8 @@ pub(crate) trait Taker {
 impl Taker for Sink {
     async fn take(&mut self, frame: &Frame) -> Result<(), Failure> {
         match frame {
-            Frame::Stdout { piece, .. } => self.write(To::Stdout, &bytes(piece)?).await,
-            Frame::Stderr { piece, .. } => self.write(To::Stderr, &bytes(piece)?).await,
+            Frame::Stdout { bytes, .. } => self.write(To::Stdout, &decoded(bytes)?).await,
+            Frame::Stderr { bytes, .. } => self.write(To::Stderr, &decoded(bytes)?).await,
             Frame::Gap { dropped_bytes, .. } => {
                 self.gap(*dropped_bytes);
                 Ok(())
@@ -67,9 +67,8 @@ impl Taker for Sink {
     }
 }
 
-pub(crate) fn bytes(piece: &Piece) -> Result<Vec<u8>, Failure> {
-    let bytes = piece.clone().bytes().ok_or_else(|| Failure::refused("the server sent output that is no base64"))?;
-    Ok(bytes.into())
+fn decoded(bytes: &FrameBytes) -> Result<Vec<u8>, Failure> {
+    bytes.clone().into_bytes().ok_or_else(|| Failure::refused("the server sent output that is no base64"))
 }
 
 /// One command in one sandbox.
@@ -286,15 +285,15 @@ mod tests {
     use super::*;
 
     fn out(seq: u64, text: &str) -> Result<Frame, Error> {
-        Ok(Frame::Stdout { seq, piece: Piece { data: Some(text.into()), data_base64: None } })
+        Ok(Frame::Stdout { seq, bytes: FrameBytes::of(text.as_bytes()) })
     }
 
     struct Text(String);
 
     impl Taker for Text {
         async fn take(&mut self, frame: &Frame) -> Result<(), Failure> {
-            if let Frame::Stdout { piece, .. } = frame {
-                self.0.push_str(&String::from_utf8(bytes(piece)?).unwrap());
+            if let Frame::Stdout { bytes, .. } = frame {
+                self.0.push_str(&String::from_utf8(decoded(bytes)?).unwrap());
             }
             Ok(())
         }

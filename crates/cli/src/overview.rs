@@ -77,6 +77,6 @@ mod tests {
             .subcommand(Command::new("unheard-of").about("Do something new").visible_alias("new"))
             .subcommand(Command::new("secret").hide(true));
         let text = anstream::adapter::strip_str(&list(&command, ALL)).to_string();
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text);
     }
 }

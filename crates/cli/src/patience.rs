@@ -32,7 +32,7 @@ impl Patience {
     /// How long to wait before the next try; `None`: no more.
     pub(crate) fn next(&mut self) -> Option<Duration> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() > self.limit {
+        if since.elapsed() >= self.limit {
             return None;
         }
         Some(self.delays.next().unwrap_or(LONGEST))
@@ -65,17 +65,14 @@ pub(crate) fn code_passes(code: Code) -> bool {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn it_ends() {
+    #[test]
+    fn waits_grow_and_end() {
         let mut patience = Patience::new(Duration::from_secs(60));
-        let mut waited = Duration::ZERO;
-        while let Some(delay) = patience.next() {
-            tokio::time::advance(delay).await;
-            waited += delay;
-            assert!(waited < Duration::from_secs(90));
-        }
-        assert!(waited >= Duration::from_secs(60));
+        let waits: Vec<Duration> = std::iter::from_fn(|| patience.next()).take(10).collect();
+        assert!(waits[0] >= FIRST && waits[0] <= FIRST * 2, "{waits:?}");
+        assert!(waits[9] >= LONGEST && waits[9] <= LONGEST * 2, "{waits:?}");
         patience.reset();
-        assert!(patience.next().unwrap() < Duration::from_secs(1));
+        assert!(patience.next().is_some_and(|wait| wait <= FIRST * 2));
+        assert_eq!(Patience::new(Duration::ZERO).next(), None);
     }
 }

@@ -16,7 +16,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
-use wakeful_client::{Client, Error, Terminal, TerminalEvent, TerminalInput, TerminalOutput, TerminalSize, Which};
+use wakeful_client::types::PtySize;
+use wakeful_client::{Client, Error, Terminal, TerminalEvent, TerminalInput, TerminalOutput, Which};
 use wakeful_model::Code;
 
 use crate::escape::{Escape, Key};
@@ -98,7 +99,7 @@ enum Live {
 /// What goes to the server.
 enum Out {
     Keys(Bytes),
-    Resize(TerminalSize),
+    Resize(PtySize),
     Ping,
 }
 
@@ -109,8 +110,8 @@ struct Session<'a> {
     pid: Option<u32>,
     keys: Input,
     escape: Escape,
-    /// Typed while nobody was there.
-    ahead: Vec<u8>,
+    /// What is to be sent, keys that were typed while nobody was there among it.
+    waiting: VecDeque<Out>,
     screen: Through,
     resized: Signal,
     continued: Signal,
@@ -155,7 +156,7 @@ impl<'a> Session<'a> {
             which,
             keys: Input::open(),
             escape: Escape::default(),
-            ahead: Vec::new(),
+            waiting: VecDeque::new(),
             screen: Through::open(),
             resized: listen(SignalKind::window_change())?,
             continued: listen(SignalKind::from_raw(18))?,
@@ -179,7 +180,9 @@ impl<'a> Session<'a> {
                 Live::End(end) => return Ok(end),
                 Live::Asleep => {
                     self.notice("the sandbox sleeps; any key wakes it").await?;
-                    if let Some(end) = self.until_a_key().await? {
+                    if self.ahead() == 0
+                        && let Some(end) = self.until_a_key().await?
+                    {
                         return Ok(end);
                     }
                 }
@@ -199,10 +202,8 @@ impl<'a> Session<'a> {
         let mut writer = JoinSet::new();
         // beside the reading: a server that waits for us to read must not wait for ever
         writer.spawn(send(input, receiver));
-        let mut waiting = VecDeque::from([Out::Resize(tty::size())]);
-        if !self.ahead.is_empty() {
-            waiting.push_back(Out::Keys(std::mem::take(&mut self.ahead).into()));
-        }
+        self.waiting.retain(|out| matches!(out, Out::Keys(_)));
+        self.waiting.push_front(Out::Resize(tty::size()));
         let mut heard = Heard::now();
         loop {
             tokio::select! {
@@ -213,10 +214,10 @@ impl<'a> Session<'a> {
                         return Ok(over);
                     }
                 }
-                keys = self.keys.next(), if waiting.len() < WAITING => match keys {
+                keys = self.keys.next(), if self.waiting.len() < WAITING => match keys {
                     Some(Ok(keys)) => for key in self.escape.read(&keys) {
                         match key {
-                            Key::Send(keys) => waiting.push_back(Out::Keys(keys.into())),
+                            Key::Send(keys) => self.waiting.push_back(Out::Keys(keys.into())),
                             Key::Leave => return Ok(Live::End(End::Left(0))),
                             Key::Help => self.notice(HELP).await?,
                         }
@@ -224,11 +225,11 @@ impl<'a> Session<'a> {
                     // our terminal is gone
                     Some(Err(_)) | None => return Ok(Live::End(End::Left(129))),
                 },
-                permit = sender.reserve(), if !waiting.is_empty() => match (permit, waiting.pop_front()) {
-                    (Ok(permit), Some(out)) => permit.send(out),
-                    (Err(_), Some(Out::Keys(keys))) => self.keep(&keys),
-                    (Ok(_), None) | (Err(_), _) => {}
-                },
+                Ok(permit) = sender.reserve(), if !self.waiting.is_empty() => {
+                    if let Some(out) = self.waiting.pop_front() {
+                        permit.send(out);
+                    }
+                }
                 _ = writer.join_next(), if !writer.is_empty() => {
                     // what was written before may still come in, the server's last word for one
                     if let Some(over) = self.last_words(&mut output).await? {
@@ -236,14 +237,14 @@ impl<'a> Session<'a> {
                     }
                     return Ok(Live::Lost);
                 }
-                _ = self.resized.recv() => waiting.push_back(Out::Resize(tty::size())),
+                _ = self.resized.recv() => self.waiting.push_back(Out::Resize(tty::size())),
                 _ = self.continued.recv() => {
                     raw.again().map_err(|error| Failure::refused(format!("could not use the terminal: {error}")))?;
-                    waiting.push_back(Out::Resize(tty::size()));
+                    self.waiting.push_back(Out::Resize(tty::size()));
                 }
                 _ = self.clock.tick() => match heard.look() {
                     Look::Fine => {}
-                    Look::Ask => waiting.push_back(Out::Ping),
+                    Look::Ask => self.waiting.push_back(Out::Ping),
                     Look::Dead => return Ok(Live::Lost),
                 },
                 code = self.stops.came() => return Ok(Live::End(End::Left(code))),
@@ -256,7 +257,12 @@ impl<'a> Session<'a> {
         match event {
             Ok(TerminalEvent::Start { pid, seq }) => {
                 self.pid = Some(pid);
-                self.which = Which::Attach { pid, from: seq };
+                self.which = Which::Attach { pid, from: seq + 1 };
+            }
+            Ok(TerminalEvent::Gap { seq }) => {
+                if let Which::Attach { from, .. } = &mut self.which {
+                    *from = seq + 1;
+                }
             }
             Ok(TerminalEvent::Output(bytes)) => {
                 if let Which::Attach { from, .. } = &mut self.which {
@@ -329,8 +335,16 @@ impl<'a> Session<'a> {
     }
 
     fn keep(&mut self, keys: &[u8]) {
-        let room = AHEAD.saturating_sub(self.ahead.len()).min(keys.len());
-        self.ahead.extend_from_slice(&keys[..room]);
+        let room = AHEAD.saturating_sub(self.ahead()).min(keys.len());
+        if room > 0 {
+            self.waiting.push_back(Out::Keys(Bytes::copy_from_slice(&keys[..room])));
+        }
+    }
+
+    /// How much was typed that nobody has taken.
+    fn ahead(&self) -> usize {
+        let keys = |out: &Out| if let Out::Keys(keys) = out { keys.len() } else { 0 };
+        self.waiting.iter().map(keys).sum()
     }
 
     /// Attaches again, as often as it takes. A key tries at once.

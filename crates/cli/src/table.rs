@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
 use jiff::Timestamp;
-use wakeful_client::Process;
-use wakeful_client::types::{Command, FileEntry, FileType, Instant, Key, Sandbox, Status, Template, Tenant};
+use wakeful_client::types::{Command, FileEntry, FileType, Instant, Key, Process, Sandbox, Status, Template, Tenant};
 use wakeful_model::{Mode, TemplateSource};
 
 /// So much of a command is shown.
@@ -64,8 +63,8 @@ pub(crate) fn processes(list: &[Process], now: Timestamp) -> String {
                 (false, None) => "exited".to_owned(),
             },
             if process.pty { "yes".into() } else { "-".to_owned() },
-            process.user.as_deref().map_or_else(|| "-".to_owned(), |user| plain_text(user).into_owned()),
-            process.started_at.map_or_else(|| "-".to_owned(), |at| age(at, now)),
+            plain_text(&process.user).into_owned(),
+            age(process.started_at, now),
             command(&process.command),
         ]);
     }
@@ -310,13 +309,14 @@ mod tests {
         Process {
             pid,
             command,
-            user: Some("user".into()),
-            workdir: None,
-            started_at: Some(Timestamp::UNIX_EPOCH.into()),
+            user: "user".into(),
+            workdir: "/".into(),
+            started_at: Timestamp::UNIX_EPOCH.into(),
             running: exit_code.is_none(),
             exit_code,
             pty: false,
             last_seq: 0,
+            keep_awake: false,
         }
     }
 
@@ -330,7 +330,7 @@ mod tests {
         ];
         let table = processes(&list, Timestamp::from_second(90).unwrap());
         assert!(table.contains("\x1b[32mrunning\x1b[0m") && table.contains("\x1b[31mexited(137)\x1b[0m"), "{table:?}");
-        insta::assert_snapshot!(without_colours(&table), @"");
+        insta::assert_snapshot!(without_colours(&table));
     }
 
     #[test]
@@ -350,6 +350,6 @@ mod tests {
             entry("link", FileType::Symlink, Some("/x\r\ny")),
             entry("größe", FileType::File, None),
         ];
-        insta::assert_snapshot!(without_colours(&files(&list)), @"");
+        insta::assert_snapshot!(without_colours(&files(&list)));
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::sync::{Mutex, Once, PoisonError};
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
-use wakeful_client::TerminalSize;
+use wakeful_client::types::PtySize;
 
 /// How it was, while it is raw.
 static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
@@ -66,10 +66,10 @@ pub(crate) fn attended() -> bool {
 }
 
 /// Its size now; 80 by 24 if it does not say.
-pub(crate) fn size() -> TerminalSize {
+pub(crate) fn size() -> PtySize {
     let found = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stdin())).ok();
     match found {
-        Some(found) if found.ws_col > 0 && found.ws_row > 0 => TerminalSize { cols: found.ws_col, rows: found.ws_row },
-        _ => TerminalSize { cols: 80, rows: 24 },
+        Some(found) if found.ws_col > 0 && found.ws_row > 0 => PtySize { cols: found.ws_col, rows: found.ws_row },
+        _ => PtySize { cols: 80, rows: 24 },
     }
 }

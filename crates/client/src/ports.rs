@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
+use wakeful_api_types::TunnelMessage;
 
 use crate::socket::{Incoming, Outgoing};
 use crate::{Client, Error};
@@ -45,7 +46,7 @@ impl Tunnel {
                 outgoing.send(Message::Binary(buffer.split().freeze())).await?;
                 buffer.reserve(PIECE);
             }
-            outgoing.say(&serde_json::json!({"type": "eof"})).await?;
+            outgoing.say(&TunnelMessage::Eof).await?;
             Ok::<_, Error>(())
         };
         let down = async {
@@ -53,8 +54,8 @@ impl Tunnel {
                 match message {
                     Message::Binary(bytes) => to.write_all(&bytes).await.map_err(here)?,
                     Message::Text(text) => match word(&text) {
-                        Some(Word::Eof) => to.shutdown().await.map_err(here)?,
-                        Some(Word::Over(why)) => return Err(client.broken(why)),
+                        Some(TunnelMessage::Eof) => to.shutdown().await.map_err(here)?,
+                        Some(message) => return Err(client.broken(over(message))),
                         None => {}
                     },
                     Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_) => {}
@@ -88,7 +89,7 @@ impl Tunnel {
     /// # Errors
     /// If the connection is lost.
     pub async fn finish(&mut self) -> Result<(), Error> {
-        self.outgoing.say(&serde_json::json!({"type": "eof"})).await
+        self.outgoing.say(&TunnelMessage::Eof).await
     }
 
     /// The next bytes; `None` when the other side has said all.
@@ -100,8 +101,8 @@ impl Tunnel {
             match self.incoming.next().await? {
                 Some(Message::Binary(bytes)) => return Ok(Some(bytes)),
                 Some(Message::Text(text)) => match word(&text) {
-                    Some(Word::Eof) => return Ok(None),
-                    Some(Word::Over(why)) => return Err(self.client.broken(why)),
+                    Some(TunnelMessage::Eof) => return Ok(None),
+                    Some(message) => return Err(self.client.broken(over(message))),
                     None => {}
                 },
                 Some(_) => {}
@@ -111,19 +112,16 @@ impl Tunnel {
     }
 }
 
-/// What a text frame says.
-enum Word {
-    Eof,
-    /// The tunnel is over, and why.
-    Over(String),
+/// What a text message says; `None` if nothing that this version knows.
+fn word(text: &str) -> Option<TunnelMessage> {
+    serde_json::from_str(text).ok()
 }
 
-fn word(text: &str) -> Option<Word> {
-    let value: serde_json::Value = serde_json::from_str(text).ok()?;
-    match value["type"].as_str()? {
-        "eof" => Some(Word::Eof),
-        "suspended" => Some(Word::Over("the sandbox went to sleep".into())),
-        "error" => Some(Word::Over(value["detail"].as_str().unwrap_or("the server gave up").to_owned())),
-        _ => None,
+/// Why a tunnel is over.
+fn over(message: TunnelMessage) -> String {
+    match message {
+        TunnelMessage::Eof => "it has ended".to_owned(),
+        TunnelMessage::Suspended => "the sandbox went to sleep".to_owned(),
+        TunnelMessage::Error { detail, .. } => detail,
     }
 }

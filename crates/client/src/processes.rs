@@ -2,73 +2,11 @@
 
 use bytes::Bytes;
 use reqwest::Method;
-use serde::{Deserialize, Serialize};
-use wakeful_api_types::{Command, ExecuteRequest, Instant};
+use wakeful_api_types::{ExecuteRequest, Process, ProcessList, PtySize, SignalRequest, StartProcess};
 
 use crate::frames::Frames;
 use crate::send::CALL;
 use crate::{Client, Error};
-
-/// Size of a terminal in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TerminalSize {
-    /// Width.
-    pub cols: u16,
-    /// Height.
-    pub rows: u16,
-}
-
-/// `POST …/processes`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NewProcess {
-    /// What, as for `execute`; without a timeout it has none.
-    #[serde(flatten)]
-    pub execute: ExecuteRequest,
-    /// In a terminal of this size.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pty: Option<TerminalSize>,
-    /// The sandbox stays awake until it ends.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub keep_awake: bool,
-}
-
-impl From<ExecuteRequest> for NewProcess {
-    fn from(execute: ExecuteRequest) -> Self {
-        Self { execute, pty: None, keep_awake: false }
-    }
-}
-
-/// A process, running or ended within the hour.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    /// Its id in the guest.
-    pub pid: u32,
-    /// What was asked for.
-    pub command: Command,
-    /// As whom it runs.
-    pub user: Option<String>,
-    /// Where it runs.
-    pub workdir: Option<String>,
-    /// Since when.
-    pub started_at: Option<Instant>,
-    /// It has not ended.
-    pub running: bool,
-    /// How it ended.
-    pub exit_code: Option<i32>,
-    /// It has a terminal.
-    #[serde(default)]
-    pub pty: bool,
-    /// The last frame of its output.
-    #[serde(default)]
-    pub last_seq: u64,
-}
-
-/// `GET …/processes`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessList {
-    /// Oldest first.
-    pub processes: Vec<Process>,
-}
 
 impl Client {
     /// `POST …/execute?stream=true`: what it says comes as it says it. It goes on if the stream is dropped.
@@ -85,7 +23,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn start_process(&self, id: &str, new: &NewProcess) -> Result<Process, Error> {
+    pub async fn start_process(&self, id: &str, new: &StartProcess) -> Result<Process, Error> {
         self.json(self.post(&["v1", "sandboxes", id, "processes"], new)?).await
     }
 
@@ -134,14 +72,14 @@ impl Client {
     /// See [`Error`].
     pub async fn signal_process(&self, id: &str, pid: u32, signal: &str) -> Result<(), Error> {
         let path = ["v1", "sandboxes", id, "processes", &pid.to_string(), "signal"];
-        self.nothing(self.post(&path, &serde_json::json!({"signal": signal}))?).await
+        self.nothing(self.post(&path, &SignalRequest { signal: signal.to_owned() })?).await
     }
 
     /// `POST …/processes/{pid}/resize`.
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn resize_process(&self, id: &str, pid: u32, size: TerminalSize) -> Result<(), Error> {
+    pub async fn resize_process(&self, id: &str, pid: u32, size: PtySize) -> Result<(), Error> {
         let path = ["v1", "sandboxes", id, "processes", &pid.to_string(), "resize"];
         self.nothing(self.post(&path, &size)?).await
     }

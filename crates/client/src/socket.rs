@@ -6,13 +6,13 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use reqwest::header::{CONNECTION, HeaderValue, UPGRADE};
 use reqwest::{Method, StatusCode, Upgraded, Url};
+use serde::Serialize;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::{client::generate_key, derive_accept_key};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as Wrong, Message, Utf8Bytes};
 
 use crate::frames::chain;
-use crate::processes::TerminalSize;
 use crate::send::CALL;
 use crate::{Client, Error};
 
@@ -104,11 +104,8 @@ impl Outgoing {
         }
     }
 
-    pub(crate) async fn say(&mut self, value: &serde_json::Value) -> Result<(), Error> {
-        self.send(Message::Text(Utf8Bytes::from(value.to_string()))).await
-    }
-
-    pub(crate) async fn resize(&mut self, size: TerminalSize) -> Result<(), Error> {
-        self.say(&serde_json::json!({"type": "resize", "cols": size.cols, "rows": size.rows})).await
+    pub(crate) async fn say(&mut self, message: &impl Serialize) -> Result<(), Error> {
+        let text = serde_json::to_string(message).map_err(|e| Error::Invalid { detail: e.to_string() })?;
+        self.send(Message::Text(Utf8Bytes::from(text))).await
     }
 }

@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 use tokio_tungstenite::tungstenite::Message;
+use wakeful_api_types::{Frame, PtySize, TerminalRequest};
 
-use crate::frames::Frame;
-use crate::processes::TerminalSize;
 use crate::socket::{Incoming, Outgoing};
 use crate::{Client, Error};
 
@@ -32,11 +31,16 @@ pub enum TerminalEvent {
     Start {
         /// The process.
         pid: u32,
-        /// The frame from which what follows is.
+        /// What follows is numbered from the one after this.
         seq: u64,
     },
-    /// It wrote this.
+    /// It wrote this: one number.
     Output(Bytes),
+    /// What it wrote up to this number is lost.
+    Gap {
+        /// The last one that is.
+        seq: u64,
+    },
     /// It ended.
     Exit {
         /// 128 and the signal, if it was killed.
@@ -84,7 +88,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn terminal(&self, id: &str, size: TerminalSize, which: &Which) -> Result<Terminal, Error> {
+    pub async fn terminal(&self, id: &str, size: PtySize, which: &Which) -> Result<Terminal, Error> {
         let url = self.address.join(&["v1", "sandboxes", id, "pty"])?;
         let mut query = vec![("cols", size.cols.to_string()), ("rows", size.rows.to_string())];
         match which {
@@ -110,8 +114,8 @@ impl TerminalInput {
     ///
     /// # Errors
     /// If the connection is lost.
-    pub async fn resize(&mut self, size: TerminalSize) -> Result<(), Error> {
-        self.0.resize(size).await
+    pub async fn resize(&mut self, size: PtySize) -> Result<(), Error> {
+        self.0.say(&TerminalRequest::Resize { cols: size.cols, rows: size.rows }).await
     }
 
     /// Asks whether the server is there; it answers with [`TerminalEvent::Alive`].
@@ -142,10 +146,10 @@ impl TerminalOutput {
                     Frame::Exit { exit_code, .. } => TerminalEvent::Exit { exit_code },
                     Frame::Suspended { pid, seq } => TerminalEvent::Suspended { pid, seq },
                     Frame::Error { code, detail } => TerminalEvent::Error { code, detail },
-                    Frame::Stdout { piece, .. } | Frame::Stderr { piece, .. } => {
-                        TerminalEvent::Output(piece.bytes().unwrap_or_default())
+                    Frame::Gap { seq, .. } => TerminalEvent::Gap { seq },
+                    Frame::Stdout { .. } | Frame::Stderr { .. } | Frame::Keepalive | Frame::Unknown => {
+                        TerminalEvent::Alive
                     }
-                    Frame::Gap { .. } | Frame::Keepalive | Frame::Unknown => TerminalEvent::Alive,
                 })
             }
             Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_) => Ok(TerminalEvent::Alive),

@@ -15,12 +15,15 @@ const SILENCE: Duration = Duration::from_secs(50);
 /// Something that happened to a file, or to the watch itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// `create`, `write`, `remove`, `rename`, `chmod`; of the watch: `start`, `suspended`, `error`.
+    /// `create`, `write`, `remove`, `rename`, `chmod`; of the watch: `overflow`, `suspended`, `error`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Which file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// Why, as in problems.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,

@@ -21,3 +21,29 @@ fn bash_takes_it() {
     bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(bash.wait().unwrap().success());
 }
+
+/// What the real bash offers for a line, its last word unfinished.
+fn offered(line: &[&str]) -> Vec<String> {
+    let script = run(&["completions", "bash"]).stdout;
+    let words: Vec<String> = line.iter().map(|word| format!("'{word}'")).collect();
+    let ask = format!(
+        "{script}\nCOMP_WORDS=({})\nCOMP_CWORD={}\n_wakeful wakeful '{}' '{}'\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
+        words.join(" "),
+        line.len() - 1,
+        line[line.len() - 1],
+        line[line.len() - 2],
+    );
+    let bash = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("Debian has bash");
+    assert!(bash.status.success(), "{}", String::from_utf8_lossy(&bash.stderr));
+    String::from_utf8(bash.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes() {
+    assert_eq!(offered(&["wakeful", "sand"]), ["sandbox"]);
+    assert_eq!(offered(&["wakeful", "sandbox", "po"]), ["port-forward"]);
+    assert_eq!(offered(&["wakeful", "sandbox", "s"]), ["status", "suspend", "shell", "stat"]);
+    assert_eq!(offered(&["wakeful", "sandbox", "exec", "--det"]), ["--detach"]);
+    assert_eq!(offered(&["wakeful", "completions", "f"]), ["fish"]);
+    assert_eq!(offered(&["wakeful", "sandbox", "create", "--persi"]), ["--persistent"]);
+}

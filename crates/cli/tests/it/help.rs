@@ -7,21 +7,33 @@ const COMMANDS: &[&str] = &[
     "serve",
     "setup",
     "doctor",
+    "bench",
     "completions",
     "sandbox",
     "sandbox create",
     "sandbox list",
     "sandbox status",
-    "sandbox exec",
-    "sandbox run",
-    "sandbox upload",
-    "sandbox download",
     "sandbox suspend",
     "sandbox wake",
     "sandbox keepalive",
     "sandbox update",
     "sandbox events",
     "sandbox destroy",
+    "sandbox exec",
+    "sandbox run",
+    "sandbox shell",
+    "sandbox ps",
+    "sandbox logs",
+    "sandbox kill",
+    "sandbox upload",
+    "sandbox download",
+    "sandbox ls",
+    "sandbox stat",
+    "sandbox mkdir",
+    "sandbox mv",
+    "sandbox rm",
+    "sandbox watch",
+    "sandbox port-forward",
     "template",
     "template create",
     "template list",
@@ -44,17 +56,65 @@ fn help(command: &str) -> String {
     ended.stdout
 }
 
-#[test]
-fn is_as_it_was() {
-    let all: Vec<String> = COMMANDS.iter().map(|command| format!("$ wakeful {command}\n{}", help(command))).collect();
-    insta::assert_snapshot!(all.join("\n"));
+/// Every command that the lists of commands show, so that the constant above cannot lack one.
+fn listed(command: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let text = help(command);
+    let lists = text.split("\nOptions:\n").next().unwrap_or_default();
+    for line in lists.lines().filter_map(|line| line.strip_prefix("  ")) {
+        let Some(name) = line.split_whitespace().next().filter(|_| !line.starts_with(' ')) else { continue };
+        if name != "help" {
+            found.push(format!("{command} {name}").trim().to_owned());
+        }
+    }
+    found
 }
 
 #[test]
-fn has_examples() {
-    for command in COMMANDS.iter().filter(|command| !matches!(**command, "sandbox" | "template" | "key" | "tenant")) {
-        assert!(help(command).contains("Examples:\n  wakeful"), "{command}");
+fn is_as_it_was() {
+    for command in COMMANDS {
+        let name = if command.is_empty() { "wakeful".to_owned() } else { command.replace(' ', "-") };
+        insta::assert_snapshot!(name, help(command));
     }
+}
+
+#[test]
+fn knows_every_command() {
+    for group in ["", "sandbox", "template", "key", "tenant"] {
+        for command in listed(group) {
+            assert!(COMMANDS.contains(&command.as_str()), "{command} has no snapshot");
+        }
+    }
+    assert!(listed("sandbox").contains(&"sandbox port-forward".to_owned()), "{:?}", listed("sandbox"));
+}
+
+#[test]
+fn has_a_purpose_and_examples() {
+    for command in COMMANDS {
+        let text = help(command);
+        let purpose = text.lines().next().unwrap_or_default();
+        assert!(purpose.len() > 8 && purpose.len() < 100, "{command}: {purpose}");
+        assert!(text.contains("Examples:\n  "), "{command}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{command}: {line}");
+        }
+    }
+}
+
+#[test]
+fn can_be_asked_for_in_every_way() {
+    let exec = help("sandbox exec");
+    assert_eq!(run(&["help", "sandbox", "exec"]).stdout, exec);
+    assert_eq!(run(&["sandbox", "help", "exec"]).stdout, exec);
+    assert_eq!(run(&["sandbox", "exec", "-h"]).stdout, exec);
+    // no command at all: help, as a refusal
+    let nothing = run(&["sandbox"]);
+    assert_eq!((nothing.code, nothing.stderr), (2, help("sandbox")));
+}
+
+#[test]
+fn has_no_colours_where_nobody_sees_them() {
+    assert!(!help("").contains('\x1b'));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use futures_util::{SinkExt, StreamExt};
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tokio_tungstenite::tungstenite::protocol::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use wakeful_api_types::Frame;
@@ -174,8 +174,10 @@ impl Socket {
     }
 
     pub(crate) async fn hear(&mut self) -> Result<Heard> {
+        // Pings are no news.
+        let deadline = tokio::time::Instant::now() + SOON;
         loop {
-            return Ok(match timeout(SOON, self.inner.next()).await.context("the socket is silent")? {
+            return Ok(match timeout_at(deadline, self.inner.next()).await.context("the socket is silent")? {
                 Some(Ok(Message::Binary(bytes))) => Heard::Bytes(bytes.to_vec()),
                 Some(Ok(Message::Text(text))) => Heard::Text(serde_json::from_str(text.as_str())?),
                 Some(Ok(Message::Close(frame))) => Heard::Closed(frame.map(|frame| frame.code.into())),

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use wakeful_client::types::{Command, DurationText, ExecuteRequest};
-use wakeful_client::{Client, Error, NewProcess, Which};
+use wakeful_client::types::{Command, DurationText, ExecuteRequest, PtySize, StartProcess};
+use wakeful_client::{Client, Which};
+use wakeful_model::Code;
 
 use crate::failure::{Failure, TIMED_OUT};
 use crate::follow::{Ended, Follow, OnSleep};
@@ -159,7 +160,7 @@ impl Task {
             Some((first, input)) => {
                 let timeout = self.timeout.map_or(TIMEOUT, |span| span.0);
                 let timeout = (!timeout.is_zero()).then(|| timeout.into());
-                let new = NewProcess { keep_awake: true, ..ExecuteRequest { timeout, ..self.request }.into() };
+                let new = process(self.request, timeout, None, true);
                 let pid = client.start_process(id, &new).await.map_err(|error| Failure::from(error).never_ran())?.pid;
                 Ok(Begun::Fed { pid, first, input })
             }
@@ -171,14 +172,14 @@ impl Task {
             return Err(Failure::usage("-t needs a terminal, and this is none").hint("leave -t out"));
         }
         let timeout = self.timeout.filter(|span| !span.0.is_zero()).map(Into::into);
-        let new = NewProcess { pty: Some(tty::size()), ..ExecuteRequest { timeout, ..self.request }.into() };
+        let new = process(self.request, timeout, Some(tty::size()), false);
         let process = client.start_process(id, &new).await.map_err(|error| Failure::from(error).never_ran())?;
         session::show(client, id, Which::Attach { pid: process.pid, from: 0 }).await
     }
 
     async fn detached(self, client: &Client, id: &str, keep_awake: bool, json: bool) -> Result<u8, Failure> {
         let timeout = self.timeout.filter(|span| !span.0.is_zero()).map(Into::into);
-        let new = NewProcess { keep_awake, ..ExecuteRequest { timeout, ..self.request }.into() };
+        let new = process(self.request, timeout, None, keep_awake);
         let process = client.start_process(id, &new).await.map_err(|error| Failure::from(error).never_ran())?;
         // nobody will ever write to it
         match client.send_input(id, process.pid, Bytes::new(), true).await {
@@ -193,6 +194,15 @@ impl Task {
         }
         Ok(0)
     }
+}
+
+fn process(
+    request: ExecuteRequest,
+    timeout: Option<DurationText>,
+    pty: Option<PtySize>,
+    keep_awake: bool,
+) -> StartProcess {
+    StartProcess { execute: ExecuteRequest { timeout, ..request }, pty, keep_awake }
 }
 
 /// `0` is no limit.
@@ -286,10 +296,12 @@ async fn give(client: &Client, id: &str, pid: u32, bytes: Bytes, eof: bool) -> R
             Ok(()) => return Ok(true),
             Err(error) => error,
         };
-        match &error {
+        match error.problem().and_then(|problem| problem.known_code()) {
             // it has ended, or closed its input
-            Error::Problem(problem) if matches!(problem.status, 400 | 404 | 409 | 410 | 422) => return Ok(false),
-            error if (error.never_sent() || (passes(error) && !error.is_lost())) || bytes.is_empty() => {}
+            Some(Code::ProcessNotFound | Code::StdinClosed) => return Ok(false),
+            // an end can be told twice
+            Some(Code::SuspendedDuringExec) if bytes.is_empty() => continue,
+            _ if error.never_sent() || bytes.is_empty() => {}
             _ => {
                 return Err(Failure::refused(format!("standard input was cut off: {}", Failure::chain(&error)))
                     .hint("upload the input, and let the command read the file"));

@@ -2,7 +2,8 @@
 
 use clap::Args;
 use futures_util::StreamExt;
-use wakeful_client::{Client, Frame};
+use wakeful_client::Client;
+use wakeful_client::types::Frame;
 
 use crate::failure::Failure;
 use crate::follow::{Follow, OnSleep, Taker};

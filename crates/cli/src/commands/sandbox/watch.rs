@@ -8,7 +8,7 @@ use wakeful_client::Client;
 use wakeful_client::types::Status;
 
 use crate::failure::Failure;
-use crate::patience::{Patience, passes};
+use crate::patience::{Patience, code_passes, passes};
 use crate::values::remote_path;
 use crate::{output, table};
 
@@ -44,11 +44,13 @@ impl Watch {
         loop {
             match changes.next().await {
                 Some(Ok(change)) => match change.kind.as_str() {
-                    "start" | "suspended" => {}
+                    "suspended" => {}
+                    "error" if change.code.as_deref().is_some_and(|code| code.parse().is_ok_and(code_passes)) => {}
                     "error" => return Err(Failure::refused(change.detail.unwrap_or_else(|| "the watch ended".into()))),
                     _ if json => output::json_line(&change)?,
+                    "overflow" => output::warning("more happened than could be told; changes are missing here"),
                     kind => {
-                        let path = change.path.as_deref().unwrap_or("?");
+                        let path = change.path.as_deref().unwrap_or_default();
                         output::line(&format!("{kind:<7} {}", table::plain_text(path)))?;
                     }
                 },
