@@ -90,7 +90,7 @@ pub(crate) fn prepare() -> Result<[u8; 32], Failed> {
     make_directory("/disk/work", 0o755).duty("make the overlay")?;
     let layers: &CStr = c"lowerdir=/base,upperdir=/disk/upper,workdir=/disk/work";
     mount("overlay", "/root", "overlay", MountFlags::NOATIME, Some(layers)).duty("mount the overlay")?;
-    // Before its path goes.
+    // While it has a path that leads to it.
     let program =
         open_tree(rustix::fs::CWD, "/init", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC);
     enter_root()?;
@@ -111,10 +111,10 @@ fn enter_root() -> Result<(), Failed> {
         make_directory(to, 0o755).duty("make the mount points of the root")?;
         mount_move(from, to).duty("move the kernel's file systems")?;
     }
-    // Otherwise they stay in memory for good, the secret among them.
+    // Otherwise they stay in memory for good, the secret among them. Init itself does so anyway, and a file without a name
+    // cannot be mounted.
     let _ = fs::remove_dir_all("/mods");
     let _ = fs::remove_file("/secret");
-    let _ = fs::remove_file("/init");
     rustix::process::chdir("/root").duty("enter the root")?;
     mount_move(".", "/").duty("move the root")?;
     rustix::process::chroot(".").duty("change the root")?;
