@@ -142,11 +142,12 @@ pub struct Page {
 /// The committed truth.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Adds a row (its `version` is stored as given) and its first event.
+    /// Adds a row (its `version` is stored as given) and its first event. As durable as a swap.
     async fn insert_sandbox(&self, row: &Sandbox, event: Option<&Event>) -> Result<(), Error>;
 
     /// Writes all of `row` if the stored version is still `row.version`, adds one to it, and writes the event, in one
-    /// durable transaction. `last_activity_at` alone never goes back: a later touch stays.
+    /// transaction. `last_activity_at` alone never goes back: a later touch stays. Durable when it returns, save the mere
+    /// intent of a create, suspend or wake: a crash of the host, which ends every engine as well, may lose that.
     ///
     /// # Cancel safety
     /// Dropped, it is done whole or not at all; read the row to know which.

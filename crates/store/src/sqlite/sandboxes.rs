@@ -5,7 +5,7 @@ use sqlx::Row;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqliteRow};
 use wakeful_model::{
-    Bootable, Event, Failure, Memory, Mode, Policy, Sandbox, SandboxId, State, TemplateId, Transition,
+    Bootable, Event, Failure, Memory, Mode, Op, Policy, Sandbox, SandboxId, State, TemplateId, Transition,
 };
 
 use super::row::{Reader, Writer, microseconds};
@@ -212,9 +212,20 @@ fn read_failure(read: &Reader<'_>) -> Result<Option<Failure>, Error> {
     }))
 }
 
+/// A mere intent needs to outlive this program, not the host: with the host goes the engine that it is about, and the
+/// files that no row names are removed at the next start. A checkpoint that is spent and a destroy are more than that.
+pub(super) fn durable(row: &Sandbox) -> Durable {
+    let op = row.transition.as_ref().map(|transition| transition.op);
+    match (op, row.state) {
+        (_, State::Suspended(Memory::Spent)) => Durable::AtOnce,
+        (Some(Op::Create | Op::Suspend | Op::Wake), _) => Durable::Later,
+        _ => Durable::AtOnce,
+    }
+}
+
 pub(super) async fn insert(store: &SqliteStore, row: &Sandbox, event: Option<&Event>) -> Result<(), Error> {
     const DOING: &str = "add a sandbox";
-    let mut transaction = store.begin(Durable::AtOnce).await?;
+    let mut transaction = store.begin(durable(row)).await?;
     insert_in(&mut transaction, row, event).await?;
     transaction.commit().await.map_err(doing(DOING))
 }
@@ -234,7 +245,7 @@ pub(super) async fn insert_in(
 
 pub(super) async fn swap(store: &SqliteStore, row: &Sandbox, event: Option<&Event>) -> Result<Swap<Sandbox>, Error> {
     const DOING: &str = "swap a sandbox";
-    let mut transaction = store.begin(Durable::AtOnce).await?;
+    let mut transaction = store.begin(durable(row)).await?;
     let swap = swap_in(&mut transaction, row, event).await?;
     transaction.commit().await.map_err(doing(DOING))?;
     Ok(swap)

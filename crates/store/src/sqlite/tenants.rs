@@ -161,7 +161,7 @@ pub(super) async fn admit_sandbox(
     row: &Sandbox,
     event: Option<&Event>,
 ) -> Result<Admission<()>, Error> {
-    let mut transaction = store.begin(Durable::AtOnce).await?;
+    let mut transaction = store.begin(sandboxes::durable(row)).await?;
     let more = Usage { sandboxes: 1, memory_mb: row.memory_mb.into(), disk_mb: row.disk_mb.into() };
     if let Some(refused) = refused(&mut transaction, &row.tenant, &row.id, more).await? {
         return Ok(refused);
@@ -176,7 +176,7 @@ pub(super) async fn admit_wake(
     row: &Sandbox,
     event: Option<&Event>,
 ) -> Result<Admission<Swap<Sandbox>>, Error> {
-    let mut transaction = store.begin(Durable::AtOnce).await?;
+    let mut transaction = store.begin(sandboxes::durable(row)).await?;
     let more = Usage { memory_mb: row.memory_mb.into(), ..Usage::default() };
     if let Some(refused) = refused(&mut transaction, &row.tenant, &row.id, more).await? {
         return Ok(refused);
