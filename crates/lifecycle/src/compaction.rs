@@ -6,6 +6,7 @@
 //! names the new one, and the old diff over the new base gives the same memory, so every crash in between is harmless.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,8 @@ use crate::ops::{self, Checkpoint};
 
 /// Below this a wake hardly notices the diff.
 const WORTH_IT: u64 = 32 << 20;
+/// One that is woken again at once gains nothing, and the copy would run beside its wake.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// A compaction under way.
 pub(crate) struct Compaction {
@@ -39,7 +42,10 @@ impl Compaction {
             let folded = tokio::select! {
                 biased;
                 () = token.cancelled() => return None,
-                folded = fold(&inner, &row, &checkpoint) => folded,
+                folded = async {
+                    tokio::time::sleep(SETTLED).await;
+                    fold(&inner, &row, &checkpoint).await
+                } => folded,
             };
             // Not cancelled any more: the write below either happens or does not, and the owner waits for the answer.
             let committed = match folded {

@@ -44,6 +44,11 @@ pub(crate) fn publish_dir(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Removes a directory so that a crash leaves it either whole or in the trash, which every start empties.
 pub(crate) fn discard_dir(path: &Path, trash: &Path) -> io::Result<()> {
+    to_trash(path, trash)?.map_or(Ok(()), fs::remove_dir_all)
+}
+
+/// Moves a file or directory to the trash, which takes no time however large it is; where it is now, if it was there.
+pub(crate) fn to_trash(path: &Path, trash: &Path) -> io::Result<Option<PathBuf>> {
     make_private_dir(trash)?;
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let mut random = [0u8; 8];
@@ -51,8 +56,8 @@ pub(crate) fn discard_dir(path: &Path, trash: &Path) -> io::Result<()> {
     let random = u64::from_le_bytes(random);
     let target: PathBuf = trash.join(format!("{name}-{random:016x}"));
     match fs::rename(path, &target) {
-        Ok(()) => fs::remove_dir_all(&target),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(()) => Ok(Some(target)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }

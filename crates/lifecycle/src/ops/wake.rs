@@ -170,7 +170,8 @@ async fn abandon(inner: &Arc<Inner>, row: Sandbox, cause: Cause, problem: Error)
 }
 
 /// Removes checkpoints that the row does not name, and the own memory base once nothing refers to it any more: neither a
-/// checkpoint nor a running engine's mapping.
+/// checkpoint nor a running engine's mapping. They are out of the way when this returns; giving their blocks back, which
+/// takes a file system some milliseconds per hundred MiB, goes on beside whoever waits for the wake.
 pub(crate) async fn remove_stale_images(inner: &Inner, row: &Sandbox) -> Result<(), Error> {
     let keep = Checkpoint::of(row)?;
     let dir = inner.layout.sandbox(&row.id);
@@ -180,21 +181,34 @@ pub(crate) async fn remove_stale_images(inner: &Inner, row: &Sandbox) -> Result<
         (None, State::Running) => true,
         (None, _) => false,
     };
-    files::blocking("remove checkpoints that are no longer needed", move || {
+    let trash = inner.layout.trash();
+    let discarded = files::blocking("remove checkpoints that are no longer needed", move || {
+        let mut discarded = Vec::new();
         let entries = match std::fs::read_dir(&dir) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(discarded),
             other => other?,
         };
         for entry in entries {
             let path = entry?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if name.starts_with("checkpoint-") && keep_dir.as_ref() != Some(&path) {
-                files::remove_dir(&path)?;
-            } else if name.starts_with("mem.base") && (!keep_base || name != "mem.base") {
-                std::fs::remove_file(&path)?;
+            let stale = name.starts_with("checkpoint-") && keep_dir.as_ref() != Some(&path)
+                || name.starts_with("mem.base") && (!keep_base || name != "mem.base");
+            if stale {
+                discarded.extend(files::to_trash(&path, &trash)?);
             }
         }
-        Ok(())
+        Ok(discarded)
     })
-    .await
+    .await?;
+    if !discarded.is_empty() {
+        inner.tasks.spawn_blocking(move || {
+            for path in discarded {
+                let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+                if let Err(error) = removed {
+                    warn!(path = %path.display(), %error, "could not empty the trash, the next start will");
+                }
+            }
+        });
+    }
+    Ok(())
 }
