@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio_util::task::TaskTracker;
@@ -38,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) tasks: TaskTracker,
     /// Where the clone hooks are, if any are to be run.
     pub(crate) hooks: Option<PathBuf>,
+    /// There were none when the guest was quiesced, so that the restore need not look.
+    no_hooks: AtomicBool,
     defaults: RwLock<Defaults>,
     secret: Mutex<[u8; 32]>,
 }
@@ -61,6 +64,7 @@ impl Context {
             reaper,
             tasks: TaskTracker::new(),
             hooks,
+            no_hooks: AtomicBool::new(false),
             defaults: RwLock::new(defaults),
             secret: Mutex::new(secret),
         }
@@ -96,6 +100,21 @@ impl Context {
     /// Stores the host's count; true if it differs from what was known.
     pub(crate) fn set_clone_generation(&self, generation: u64) -> bool {
         self.write(|d| std::mem::replace(&mut d.clone_generation, generation) != generation)
+    }
+
+    /// Looks for hooks now, for the restore that follows a quiesce: a restored guest runs cold code, and the way to a
+    /// directory that is mostly not there is a long one.
+    pub(crate) fn look_for_hooks(&self) {
+        let none = self.hooks.as_ref().is_none_or(|directory| !directory.is_dir());
+        self.no_hooks.store(none, Ordering::Relaxed);
+    }
+
+    /// The directory of the hooks, if there is one. What was seen at the last quiesce holds once.
+    pub(crate) fn hooks_to_run(&self) -> Option<&PathBuf> {
+        if self.no_hooks.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        self.hooks.as_ref().filter(|directory| directory.is_dir())
     }
 
     /// What the next hello must be signed with.

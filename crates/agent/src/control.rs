@@ -36,7 +36,7 @@ pub(crate) async fn handle(context: Arc<Context>, session: &Session, request: Re
             Ok(ask) => restore(&context, &ask).await,
             Err(refusal) => refusal,
         },
-        (&Method::POST, control::QUIESCE) => quiesce(session).await,
+        (&Method::POST, control::QUIESCE) => quiesce(&context, session).await,
         (&Method::POST, control::POWEROFF) => power_off(&context),
         (&Method::GET, control::VERSION) => {
             let version = Version { agent: env!("CARGO_PKG_VERSION").to_owned(), protocol: PROTOCOL };
@@ -152,7 +152,7 @@ fn begin_repair(context: &Context, ask: &Repair) -> Result<(i64, Option<(PathBuf
     let Some(generation) = ask.clone_generation else { return Ok((clock_error_us, None)) };
     let changed = context.set_clone_generation(generation);
     // Most images have none, and the first thread of a restored guest is dear.
-    let hooks = context.hooks.as_ref().filter(|directory| changed && directory.is_dir());
+    let hooks = if changed { context.hooks_to_run() } else { None };
     Ok((clock_error_us, hooks.map(|directory| (directory.clone(), generation))))
 }
 
@@ -221,8 +221,12 @@ fn list_hooks(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Flushes the file systems. The answer is this session's last: it is over before the host can have read it.
-async fn quiesce(session: &Session) -> Response<Body> {
-    let flush = tokio::task::spawn_blocking(rustix::fs::sync);
+async fn quiesce(context: &Arc<Context>, session: &Session) -> Response<Body> {
+    let looking = Arc::clone(context);
+    let flush = tokio::task::spawn_blocking(move || {
+        looking.look_for_hooks();
+        rustix::fs::sync();
+    });
     let synced = matches!(timeout(SYNC, flush).await, Ok(Ok(())));
     session.call_last();
     body::json(StatusCode::OK, &QuiesceAnswer { synced })

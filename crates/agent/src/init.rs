@@ -233,7 +233,7 @@ pub(crate) fn publish_hostname(name: &str) {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let _ = file.and_then(|mut file| {
             file.write_all(after.as_bytes())?;
-            file.set_len(after.len() as u64)
+            if after.len() == before.len() { Ok(()) } else { file.set_len(after.len() as u64) }
         });
     }
 }

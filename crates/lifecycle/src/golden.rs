@@ -152,7 +152,8 @@ async fn boot_and_save(
 ) -> Result<Image, Error> {
     let engine = driver.launch(place, machine, base, Source::Golden { secret }).await?;
     let nothing = std::collections::BTreeMap::new();
-    let who = Identity { id, hostname: "golden", env: &nothing, user, workdir, generation: 0, secret: &secret };
+    // A name as long as every clone's: so theirs can be written over it.
+    let who = Identity { id, hostname: id.bare(), env: &nothing, user, workdir, generation: 0, secret: &secret };
     let guest = guest::revive(&engine, &secret, Vcpus::Running, BOOT, &who).await?;
     for command in WARMING {
         let mut exec = Exec::new(command[0], command[1..].iter().copied());

@@ -1,8 +1,9 @@
 //! What the guest's init needs from the kernel and no safe crate offers: feeding the random pool, raising an interface.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::OnceLock;
 
 /// `struct rand_pool_info` with room for the 64 bytes that the host sends.
 #[repr(C)]
@@ -22,7 +23,7 @@ const RNDRESEEDCRNG: libc::c_ulong = 0x5207;
 /// # Errors
 /// Whatever opening `/dev/urandom` or the two ioctls say; `EPERM` without `CAP_SYS_ADMIN`.
 pub fn reseed_random(entropy: &[u8; 64]) -> io::Result<()> {
-    let device = OpenOptions::new().read(true).write(true).open("/dev/urandom")?;
+    let device = random_device()?;
     let info = PoolInfo { entropy_bits: 512, bytes: 64, data: *entropy };
     // SAFETY: the descriptor is open for the call, and `info` has the layout of rand_pool_info with `bytes` bytes of
     // data behind its header; the kernel only reads it.
@@ -36,6 +37,16 @@ pub fn reseed_random(entropy: &[u8; 64]) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// Opened once: a restored guest runs cold code, and the way through the file system to a device is a long one.
+fn random_device() -> io::Result<&'static File> {
+    static DEVICE: OnceLock<File> = OnceLock::new();
+    if let Some(device) = DEVICE.get() {
+        return Ok(device);
+    }
+    let device = OpenOptions::new().read(true).write(true).open("/dev/urandom")?;
+    Ok(DEVICE.get_or_init(|| device))
 }
 
 /// Raises the loopback interface of the current network namespace.
