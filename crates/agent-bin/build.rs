@@ -32,6 +32,10 @@ fn main() {
         .arg("--target-dir")
         .arg(&target_dir)
         .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
+        // Emulated guests pay for every instruction that they run for the first time: the fewer, the better.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .status()
         .expect("cargo can be started");
     assert!(status.success(), "the agent did not build");
