@@ -212,9 +212,28 @@ fn clear(dir: &Path) {
     for pid in engines(&run).into_iter().chain(engines(dir)) {
         signal(pid, Signal::KILL);
     }
+    remove_cgroups(&run);
     let sockets = run.file_name().unwrap_or_default().to_string_lossy().into_owned() + "-bare";
     for path in [run.with_file_name(sockets), run] {
         let _ = fs::remove_dir_all(path);
+    }
+}
+
+/// Engines have cgroups, named after the run directory, in every hierarchy that there is; those of killed ones are empty
+/// soon.
+fn remove_cgroups(run: &Path) {
+    let prefix = run.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
+    let top = Path::new("/sys/fs/cgroup");
+    let below = fs::read_dir(top).into_iter().flatten().flatten().map(|entry| entry.path());
+    let deadline = Instant::now() + Duration::from_secs(2);
+    for hierarchy in below.chain([top.to_owned()]) {
+        for entry in fs::read_dir(hierarchy.join("wakeful")).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                while fs::remove_dir(entry.path()).is_err() && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
     }
 }
 

@@ -71,15 +71,14 @@ pub(crate) struct Blueprint {
 const FIRST_OPTION: &str = "-no-user-config";
 
 impl Blueprint {
-    /// Reads a living engine's command line.
-    pub(crate) fn of(pid: u32) -> Result<Self, Error> {
-        let read = || -> io::Result<(Vec<String>, u32, u32)> {
+    /// Reads a living engine's command line. Engines are kept below `data`.
+    pub(crate) fn of(pid: u32, data: &Path) -> Result<Self, Error> {
+        let read = || -> io::Result<(Vec<String>, u32)> {
             let words = fs::read(format!("/proc/{pid}/cmdline"))?;
             let words = words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-            let meta = fs::metadata(format!("/proc/{pid}"))?;
-            Ok((words.collect(), meta.uid(), meta.gid()))
+            Ok((words.collect(), fs::metadata(format!("/proc/{pid}"))?.uid()))
         };
-        let (words, uid, gid) = read().map_err(Error::io("read an engine's command line"))?;
+        let (words, uid) = read().map_err(Error::io("read an engine's command line"))?;
         let first = words.iter().position(|word| word == FIRST_OPTION);
         let first = first.ok_or_else(|| Error::engine("be understood", "its command line has an unknown shape"))?;
         let options = &words[first..];
@@ -96,17 +95,20 @@ impl Blueprint {
                 .cloned()
         };
         let missing = |what: &'static str| Error::engine("be understood", format!("it has no {what} open"));
-        let engine_dir = open.iter().find(|path| path.join("bin/qemu-system-x86_64").is_file()).cloned();
+        let engine_dir = kept_engine(pid, data);
         // A file in memory has no path; it is read through the process that has it open.
         let initramfs = found.iter().find(|(role, _)| *role == Role::Initramfs);
         let initramfs = initramfs.map(|(_, number)| PathBuf::from(format!("/proc/{pid}/fd/{number}")));
-        let engine_dir = engine_dir.ok_or_else(|| missing("engine"))?;
+        let engine_dir = engine_dir.ok_or_else(|| missing("kept engine"))?;
+        let memory = file(&["mem", "mem.base"]).ok_or_else(|| missing("memory"))?;
+        // Its group is the one that may map it.
+        let gid = fs::metadata(&memory).map_err(Error::io("look at an engine's memory"))?.gid();
         Ok(Self {
             options: pieces,
             version: version(&engine_dir),
             engine_dir,
             base: file(&["base.ext4"]).ok_or_else(|| missing("base"))?,
-            memory: file(&["mem", "mem.base"]).ok_or_else(|| missing("memory"))?,
+            memory,
             boot: file(&["vmlinux"]).zip(initramfs),
             uid,
             gid,
@@ -138,6 +140,14 @@ impl Blueprint {
         };
         options.iter().map(word).collect()
     }
+}
+
+/// The directory of the program that a process runs, which may see it as its root: known by the file that it maps.
+fn kept_engine(pid: u32, data: &Path) -> Option<PathBuf> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let mapped = |inode: u64| maps.lines().any(|line| line.split_ascii_whitespace().nth(4) == Some(&inode.to_string()));
+    let kept = fs::read_dir(data.join("engines")).ok()?.flatten().map(|entry| entry.path());
+    kept.into_iter().find(|dir| fs::metadata(dir.join("bin/qemu-system-x86_64")).is_ok_and(|meta| mapped(meta.ino())))
 }
 
 /// Major and minor number, out of the directory's name: `qemu-7.2.22-9f3a…`.

@@ -115,7 +115,7 @@ impl<'a> Bench<'a> {
     /// What a bare engine with this much memory needs, taken from one of ours.
     pub(crate) async fn bare(&self, more: Value) -> Result<Bare, Error> {
         let made = self.create(more).await?;
-        let found = self.server.engine(id_of(&made)).and_then(Blueprint::of);
+        let found = self.server.engine(id_of(&made)).and_then(|pid| Blueprint::of(pid, &self.data()));
         let golden = found.as_ref().map(Blueprint::golden);
         self.destroy(id_of(&made)).await?;
         let golden = golden.unwrap_or_else(|_| Err(Error::engine("be understood", "it is not there")));
@@ -129,7 +129,7 @@ impl<'a> Bench<'a> {
         let id = id_of(&made);
         self.client.suspend(id, false).await.map_err(Error::call("suspend a sandbox"))?;
         self.client.wake(id, true).await.map_err(Error::call("wake a sandbox"))?;
-        self.server.engine(id).and_then(Blueprint::of)
+        self.server.engine(id).and_then(|pid| Blueprint::of(pid, &self.data()))
     }
 
     /// The private daemon's data directory.
