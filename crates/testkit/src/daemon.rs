@@ -177,7 +177,7 @@ impl Daemon {
         leftovers::engines(&self.run)
     }
 
-    /// Places that are still there: names of run directories and of sandbox directories.
+    /// Places that are still there: names of run directories, of sandbox directories and of cgroups.
     #[must_use]
     pub fn places(&self) -> Vec<String> {
         let names = |dir: &Path| -> Vec<String> {
@@ -189,7 +189,8 @@ impl Daemon {
                 .map(|e| e.file_name().to_string_lossy().into_owned())
                 .collect()
         };
-        [names(&self.run), names(&self.data.path().join("sandboxes"))].concat()
+        let cgroups = leftovers::cgroups(&self.run).into_iter().map(|path| path.display().to_string());
+        [names(&self.run), names(&self.data.path().join("sandboxes")), cgroups.collect()].concat()
     }
 
     /// `kill -9`, now.
@@ -259,6 +260,13 @@ impl Drop for Daemon {
             }
         }
         let _ = fs::remove_dir_all(&self.run);
+        // A killed engine leaves its cgroup when it is gone, which takes a moment.
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_secs(5)
+            && leftovers::cgroups(&self.run).iter().any(|path| fs::remove_dir(path).is_err())
+        {
+            std::thread::yield_now();
+        }
         if std::env::var_os("NEXTEST").is_some() || std::thread::panicking() {
             // Shown by the runner only if the test failed.
             let log = self.log();

@@ -26,3 +26,13 @@ pub(crate) fn engines(run: &Path) -> Vec<u32> {
     }
     found
 }
+
+/// Cgroups of engines whose run directory is under `run`, in every hierarchy that is mounted.
+pub(crate) fn cgroups(run: &Path) -> Vec<PathBuf> {
+    let Some(hash) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = mounts.lines().filter(|line| line.contains(" cgroup")).filter_map(|line| line.split(' ').nth(1));
+    let children = mounts.flat_map(|mount| std::fs::read_dir(Path::new(mount).join("wakeful")).into_iter().flatten());
+    let ours = children.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!("{hash}.")));
+    ours.map(|entry| entry.path()).collect()
+}

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -16,6 +18,7 @@ use std::sync::Arc;
 
 use wakeful_driver::{Driver, Error, Image, ImageFile, Place, Source};
 use wakeful_driver_qemu::{Confinement, Qemu, QemuConfig, prepare_kernel};
+use wakeful_sys::{pidfd, spawn};
 
 use crate::lab::{self, Lab, MACHINE, shell};
 
@@ -294,6 +297,42 @@ async fn engines_are_apart_and_leave_nothing() {
         assert_eq!(cgroups(&sandbox.place.run), Vec::<PathBuf>::new());
     }
     assert!(claims.iter().all(|claim| !claim.exists()));
+}
+
+/// Where version 2 is mounted, a process is in its cgroup before its first instruction.
+#[test]
+fn a_process_is_born_in_its_cgroup() {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("is there");
+    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"));
+    let Some(mount) = mount.and_then(|line| line.split(' ').nth(1)) else { return };
+    let dir = Path::new(mount).join(format!("wakeful-test.{}", std::process::id()));
+    fs::create_dir(&dir).expect("tests run as root");
+    let (cradle, said) = (File::open(&dir).expect("is there"), tempfile::tempfile().expect("can be made"));
+    let spawned = spawn::spawn(&spawn::Spec {
+        program: Path::new("/bin/cat"),
+        args: &["/proc/self/cgroup".into()],
+        env: &[],
+        inherit: &[],
+        output: &said,
+        pid_file: File::options().write(true).open("/dev/null").expect("is there").as_fd(),
+        identity: None,
+        walls: None,
+        cgroup: Some(cradle.as_fd()),
+        longest_file: None,
+        filter: &[],
+    });
+    let ended = spawned.and_then(|child| {
+        let ended = pidfd::wait_ended(&child.pidfd, std::time::Duration::from_secs(20));
+        let _ = pidfd::reap(&child.pidfd);
+        ended
+    });
+    fs::remove_dir(&dir).expect("nobody is in it");
+    assert!(ended.expect("it starts"));
+    let mut text = String::new();
+    (&said).rewind().expect("a file");
+    (&said).read_to_string(&mut text).expect("is text");
+    let expected = format!("0::/{}", dir.file_name().expect("a name").display());
+    assert!(text.lines().any(|line| line == expected), "{text}");
 }
 
 fn inode(path: &Path) -> u64 {
