@@ -176,6 +176,7 @@ impl<'a> Session<'a> {
         let mut terminal = first;
         let mut patience = Patience::new(AWAY);
         loop {
+            let mut told = false;
             match self.live(terminal, raw, &mut patience).await? {
                 Live::End(end) => return Ok(end),
                 Live::Asleep => {
@@ -186,9 +187,12 @@ impl<'a> Session<'a> {
                         return Ok(end);
                     }
                 }
-                Live::Lost => self.notice("the connection is lost; trying again (~. leaves)").await?,
+                Live::Lost => {
+                    self.notice("the connection is lost; trying again (~. leaves)").await?;
+                    told = true;
+                }
             }
-            terminal = match self.again(&mut patience).await? {
+            terminal = match self.again(&mut patience, told).await? {
                 Ok(terminal) => terminal,
                 Err(end) => return Ok(end),
             };
@@ -348,8 +352,7 @@ impl<'a> Session<'a> {
     }
 
     /// Attaches again, as often as it takes. A key tries at once.
-    async fn again(&mut self, patience: &mut Patience) -> Result<Result<Terminal, End>, Failure> {
-        let mut told = false;
+    async fn again(&mut self, patience: &mut Patience, mut told: bool) -> Result<Result<Terminal, End>, Failure> {
         loop {
             let client = self.client;
             let (id, which) = (self.id, self.which.clone());
@@ -373,7 +376,7 @@ impl<'a> Session<'a> {
             let Some(delay) = patience.next() else { return Err(error.into()) };
             if !told {
                 told = true;
-                self.notice(&format!("{}; trying on (~. leaves)", Failure::chain(&error))).await?;
+                self.notice("the server cannot be reached; trying again (~. leaves)").await?;
             }
             let until = Instant::now() + delay;
             loop {
