@@ -89,9 +89,17 @@ Examples:
     Template(template::Command),
     /// Make, list and delete API keys
     #[command(subcommand, arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  wakeful key create --name laptop
+  wakeful key list")]
     Key(key::Command),
     /// Make, list, limit and delete tenants
     #[command(subcommand, arg_required_else_help = true)]
+    #[command(after_help = "\
+Examples:
+  wakeful tenant create research --sandboxes 20 --memory-mb 16384
+  wakeful tenant list")]
     Tenant(tenant::Command),
     Completions(completions::Completions),
 }

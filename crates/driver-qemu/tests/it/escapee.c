@@ -111,7 +111,10 @@ static const char *peek(int pid) {
 
 static const char *raise_capabilities(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct all[2] = {{1u << CAP_SYS_ADMIN, 1u << CAP_SYS_ADMIN, 0}, {0, 0, 0}};
+    struct __user_cap_data_struct all[2];
+    if (syscall(SYS_capget, &header, all)) return say(-1);
+    all[0].effective |= 1u << CAP_SYS_ADMIN;
+    all[0].permitted |= 1u << CAP_SYS_ADMIN;
     return say(syscall(SYS_capset, &header, all));
 }
 

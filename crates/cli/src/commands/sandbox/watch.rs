@@ -25,7 +25,7 @@ a sleep of the sandbox it waits, and does not wake it.
 
 Examples:
   wakeful sandbox watch sbx_k3v7q2m5x6a4b2c7d5ef /home/user -r
-  wakeful sandbox watch sbx_k3v7q2m5x6a4b2c7d5ef /app/config.json --json")]
+  wakeful sandbox watch sbx_k3v7q2m5x6a4b2c7d5ef /app --json")]
 pub(crate) struct Watch {
     /// The sandbox
     id: String,
