@@ -3,9 +3,11 @@
 //! Limits are counted by the store in the transaction that adds to what is used: a create when its row is written, a wake
 //! when its intent is. What is lowered below what is used takes nothing away; it only lets nothing more in.
 
+use std::time::Instant;
+
 use tracing::info;
 use wakeful_model::{Code, DEFAULT_TENANT, Event, Limits, Sandbox, Tenant, Usage, check_tenant};
-use wakeful_store::{Admission, Removal, Swap};
+use wakeful_store::{Admission, Removal};
 
 use crate::lifecycle::Inner;
 use crate::registry::Registry;
@@ -141,16 +143,8 @@ pub(crate) async fn admit(inner: &Inner, row: &Sandbox) -> Result<(), Error> {
 }
 
 /// Writes the intent to wake, if the tenant may have its memory.
-pub(crate) async fn admit_wake(inner: &Inner, mut row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
+pub(crate) async fn admit_wake(inner: &Inner, row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
+    let began = Instant::now();
     let swap = refused(inner.store.admit_wake(&row, event).await?, &row)?;
-    match swap {
-        Swap::Swapped(version) => {
-            row.version = version;
-            Ok(row)
-        }
-        Swap::Stale(other) => {
-            Err(Error::Internal(format!("{} was written by somebody else: version {}", other.id, other.version)))
-        }
-        Swap::NotFound => Err(Error::SandboxNotFound(row.id.to_string())),
-    }
+    ops::written(inner, row, event, swap, began)
 }

@@ -34,9 +34,21 @@ pub(crate) async fn run(inner: Arc<Inner>, row: Sandbox, held: Held, plan: Plan)
 }
 
 /// One durable write: compares the version, writes the row and its event.
-pub(crate) async fn swap(inner: &Inner, mut row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
+pub(crate) async fn swap(inner: &Inner, row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
     let began = Instant::now();
-    match inner.store.swap_sandbox(&row, event).await? {
+    let swap = inner.store.swap_sandbox(&row, event).await?;
+    written(inner, row, event, swap, began)
+}
+
+/// What a write made of the row; whoever counts writes or follows the events hears of it.
+pub(crate) fn written(
+    inner: &Inner,
+    mut row: Sandbox,
+    event: Option<&Event>,
+    swap: Swap<Sandbox>,
+    began: Instant,
+) -> Result<Sandbox, Error> {
+    match swap {
         Swap::Swapped(version) => {
             inner.metrics.write(began.elapsed());
             if event.is_some() {
