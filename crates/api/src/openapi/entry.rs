@@ -257,6 +257,10 @@ impl Entry {
                     HeaderBuilder::new().schema(Some(number(1, 3600))).description(Some("Seconds to wait")).build();
                 answer = answer.header("Retry-After", seconds);
             }
+            if status.as_u16() == 401 {
+                let scheme = HeaderBuilder::new().schema(Some(text())).description(Some("`Bearer`")).build();
+                answer = answer.header("WWW-Authenticate", scheme);
+            }
             operation = operation.response(status.as_str(), answer.build());
         }
         (operation, self.schemas)

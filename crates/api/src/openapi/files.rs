@@ -3,7 +3,7 @@
 use utoipa::openapi::schema::OneOfBuilder;
 use utoipa::openapi::{Ref, Schema};
 use utoipa::{PartialSchema, ToSchema};
-use wakeful_api_types::{FileEntry, FileList, WrittenFile};
+use wakeful_api_types::{EVENT_STREAM, FileEntry, FileList, NDJSON, PROBLEM_JSON, WrittenFile};
 use wakeful_model::Code;
 
 use super::entry::{Entry, delete, flag, get, head, post, put, text};
@@ -47,12 +47,13 @@ pub(super) fn entries() -> Vec<Entry> {
             .query("watch", flag(), "What happens there, one JSON object a line")
             .query("recursive", flag(), "With watch: also further down")
             .header("Range", text(), "Part of the file, as `bytes=0-99`")
+            .header("If-Range", text(), "The `Last-Modified` that the part must still belong to; else the whole file")
             .answers::<Looked>(200, "The file, its entries, or its entry")
             .sends(200, "application/octet-stream", "")
-            .sends(200, "application/x-ndjson", "")
-            .sends(200, "text/event-stream", "")
+            .sends(200, NDJSON, "")
+            .sends(200, EVENT_STREAM, "")
             .sends(206, "application/octet-stream", "Part of the file")
-            .sends(416, "application/problem+json", "The file has no such part: `invalid_field`")
+            .sends(416, PROBLEM_JSON, "The file has no such part: `invalid_field`")
             .refuses(&refused)
             .refuses(&ACCESS),
         head(PATH, "describeFile", "Length and date of a file")
