@@ -13,12 +13,13 @@ use crate::values::{EgressArgs, Span, key_value};
 /// Change a sandbox's labels, egress or timeouts; awake or asleep
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What is not named stays as it is; --metadata and the egress flags replace all of what they name. Nobody is woken.
+What is not named stays as it is; --metadata and the egress flags replace all that they name.
+Nobody is woken.
 
 Examples:
   wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --idle-timeout 30m
-  wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --metadata team=search --metadata owner=ada
-  wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --egress-mode deny_all --egress-allow-cidr 192.0.2.0/24
+  wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --metadata team=search
+  wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --egress-allow-cidr 192.0.2.0/24
   wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --no-hard-ttl --auto-resume false")]
 pub(crate) struct Update {
     /// The sandbox
