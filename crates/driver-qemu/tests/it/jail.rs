@@ -232,6 +232,41 @@ async fn golden_memory_is_read_only_where_the_engine_allows_it() {
     }
 }
 
+/// The whole way with a QEMU that needs no right to write: golden, clone, suspend, wake, compaction, boot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hardened_engine_never_may_write_to_a_base() {
+    let lab = Lab::hardened().await;
+    let rights = |path: &Path| {
+        let meta = fs::metadata(path).expect("is there");
+        (meta.uid(), meta.gid(), meta.mode() & 0o777)
+    };
+    assert_eq!(rights(&lab.golden.join("mem")), (0, 0, 0o444));
+    let before = fs::metadata(lab.golden.join("mem")).and_then(|meta| meta.modified()).expect("is there");
+    let (mut sandbox, engine, guest) = lab.clone("hardened").await;
+    let status = fs::read_to_string(format!("/proc/{}/status", engine.pid())).expect("it lives");
+    assert!(status.lines().any(|line| line.trim_end() == "Groups:"), "no group is shared: {status}");
+    shell(&guest, "echo kept > /dev/shm/kept").await;
+    let image = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(1)).await;
+    engine.kill().await.expect("can be killed");
+    let source = Source::Wake { checkpoint: &sandbox.checkpoint(1), image: &image };
+    let engine = sandbox.launch(source).await.expect("can be woken");
+    let guest = sandbox.go(&*engine).await;
+    assert_eq!(shell(&guest, "cat /dev/shm/kept").await, "kept");
+    let image = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(2)).await;
+    engine.kill().await.expect("can be killed");
+
+    // Over a base of its own.
+    let folded = sandbox.qemu.compact(&sandbox.place, &sandbox.checkpoint(2), &image).await.expect("can be compacted");
+    let source = Source::Wake { checkpoint: &sandbox.checkpoint(2), image: &folded };
+    let engine = sandbox.launch(source).await.expect("can be woken");
+    let uid = fs::metadata(format!("/proc/{}", engine.pid())).expect("it lives").uid();
+    assert_eq!(rights(&sandbox.place.data.join("mem.base")), (0, uid, 0o440));
+    let guest = sandbox.go(&*engine).await;
+    assert_eq!(shell(&guest, "cat /dev/shm/kept").await, "kept");
+    let after = fs::metadata(lab.golden.join("mem")).and_then(|meta| meta.modified()).expect("is there");
+    assert_eq!(before, after);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_may_use_all_its_memory_and_an_engine_no_more() {
     let lab = Lab::open().await;

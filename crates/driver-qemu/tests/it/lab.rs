@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
 use wakeful_driver::{Driver, Engine, Image, Machine, Place, Source};
-use wakeful_driver_qemu::{Accel, Qemu, QemuConfig, prepare_kernel};
+use wakeful_driver_qemu::{Accel, Qemu, QemuConfig, fetch_hardened, prepare_kernel};
 use wakeful_guest_client::{Exec, Guest};
 use wakeful_guest_proto::control::Restore;
 
@@ -28,6 +28,12 @@ pub(crate) struct Lab {
     run: tempfile::TempDir,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hardened {
+    Yes,
+    No,
+}
+
 fn cache() -> PathBuf {
     let dir = std::env::var_os("WAKEFUL_TEST_CACHE").map_or_else(|| "/var/cache/wakeful-test".into(), PathBuf::from);
     dir.join("driver-qemu")
@@ -43,9 +49,18 @@ pub(crate) fn run_dir() -> tempfile::TempDir {
 }
 
 impl Lab {
-    /// Prepares what is missing; one process at a time does it, the others wait.
+    /// With the QEMU that is installed.
     pub(crate) async fn open() -> Self {
-        let cache = cache();
+        Self::open_in(cache(), Hardened::No).await
+    }
+
+    /// With one that maps golden memory read-only, as `wakeful setup --hardened` gets it.
+    pub(crate) async fn hardened() -> Self {
+        Self::open_in(cache().join("hardened"), Hardened::Yes).await
+    }
+
+    /// Prepares what is missing; one process at a time does it, the others wait.
+    async fn open_in(cache: PathBuf, hardened: Hardened) -> Self {
         fs::create_dir_all(&cache).expect("the cache can be made");
         let lock = File::create(cache.join("lock")).expect("can be made");
         let lock = tokio::task::spawn_blocking(move || {
@@ -55,6 +70,9 @@ impl Lab {
         .await
         .expect("the thread ends");
         prepare_kernel(&cache, &|step| eprintln(step)).await.expect("the kernel can be had");
+        if hardened == Hardened::Yes {
+            fetch_hardened(&cache).await.expect("the release has backports");
+        }
         let run = run_dir();
         let qemu = Arc::new(Qemu::open(config(&cache, run.path())).await.expect("all is prepared"));
         let base = cache.join("base-2.ext4");
