@@ -30,4 +30,4 @@ pub use send::Client;
 pub use templates::BuildEvents;
 pub use terminal::{Terminal, TerminalEvent, TerminalInput, TerminalOutput, Which};
 pub use wakeful_api_types as types;
-pub use watch::{Change, Changes};
+pub use watch::Changes;

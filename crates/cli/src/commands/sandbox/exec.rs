@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use wakeful_client::types::{Command, DurationText, ExecuteRequest, PtySize, StartProcess};
 use wakeful_client::{Client, Which};
 use wakeful_model::Code;
@@ -43,6 +43,10 @@ pub(crate) struct How {
 
 /// Run a command in a sandbox; a sleeping one wakes first
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("what").required(true).args(["line", "command"])))]
+#[command(override_usage = "\
+wakeful sandbox exec [OPTIONS] <ID> <LINE>
+       wakeful sandbox exec [OPTIONS] <ID> -- <COMMAND>...")]
 #[command(after_help = "\
 What follows -- is a program and its arguments, run without a shell. A single LINE is run by the
 sandbox's /bin/sh. Output comes as it is written, byte for byte; standard input is passed on if it
@@ -63,7 +67,7 @@ pub(crate) struct Exec {
     /// The sandbox
     id: String,
     /// A line for the sandbox's shell
-    #[arg(value_name = "LINE", conflicts_with = "command", required_unless_present = "command")]
+    #[arg(value_name = "LINE")]
     line: Option<String>,
     /// Killed after this time, at most 5m; 0 for no limit [default: 30s; with -t or --detach none]
     #[arg(long, value_name = "DURATION", value_parser = Span::parse)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt;
 use wakeful_client::Client;
-use wakeful_client::types::Status;
+use wakeful_client::types::{FileEvent, Status};
 
 use crate::failure::Failure;
 use crate::patience::{Patience, code_passes, passes};
@@ -43,16 +43,22 @@ impl Watch {
         let mut patience = Patience::new(AWAY);
         loop {
             match changes.next().await {
-                Some(Ok(change)) => match change.kind.as_str() {
-                    "suspended" => {}
-                    "error" if change.code.as_deref().is_some_and(|code| code.parse().is_ok_and(code_passes)) => {}
-                    "error" => return Err(Failure::refused(change.detail.unwrap_or_else(|| "the watch ended".into()))),
-                    _ if json => output::json_line(&change)?,
-                    "overflow" => output::warning("more happened than could be told; changes are missing here"),
-                    kind => {
-                        let path = change.path.as_deref().unwrap_or_default();
+                Some(Ok(event)) => match told(&event) {
+                    Some((kind, path)) if !json => {
                         output::line(&format!("{kind:<7} {}", table::plain_text(path)))?;
                     }
+                    Some(_) => output::json_line(&event)?,
+                    None => match event {
+                        FileEvent::Overflow if json => output::json_line(&event)?,
+                        FileEvent::Overflow => {
+                            output::warning("more happened than could be told; changes are missing here");
+                        }
+                        FileEvent::Error { code, detail } if !code.parse().is_ok_and(code_passes) => {
+                            return Err(Failure::from_frame(&code, &detail));
+                        }
+                        // the stream ends here, and is begun anew below
+                        _ => {}
+                    },
                 },
                 Some(Err(error)) if !passes(&error) => return Err(error.into()),
                 Some(Err(_)) | None => changes = self.again(client, &mut patience).await?,
@@ -90,4 +96,16 @@ impl Watch {
             }
         }
     }
+}
+
+/// What happened to which file.
+fn told(event: &FileEvent) -> Option<(&'static str, &str)> {
+    Some(match event {
+        FileEvent::Create { path } => ("create", path),
+        FileEvent::Write { path } => ("write", path),
+        FileEvent::Remove { path } => ("remove", path),
+        FileEvent::Rename { path } => ("rename", path),
+        FileEvent::Chmod { path } => ("chmod", path),
+        FileEvent::Overflow | FileEvent::Keepalive | FileEvent::Suspended | FileEvent::Error { .. } => return None,
+    })
 }
