@@ -433,20 +433,29 @@ impl Owner {
         if let (Ok(()), Plan::Wake { .. } | Plan::Create) = (&result, &plan) {
             self.note_activity(Timestamp::now());
         }
+        // Whoever is answered next looks at what others see.
+        self.publish();
         if let Err(error) = &result {
             self.answer_bound(error);
         }
         if let (Ok(()), Plan::Suspend { .. }) = (&result, &plan) {
             self.compaction = Compaction::begin(&self.inner, &self.row);
         }
+        // Those whose very wish is done come first: an access that waited too may begin to undo it.
+        let done = |waiter: &Waiter| {
+            waiter.bound
+                && match (&plan, &waiter.ask) {
+                    (Plan::Create, _) | (Plan::Suspend { .. }, Ask::Suspend { .. }) => result.is_ok(),
+                    _ => false,
+                }
+        };
+        let (done, others) = std::mem::take(&mut self.waiters).into_iter().partition::<Vec<_>, _>(done);
+        for waiter in done {
+            let _ = waiter.reply.send(Ok(Reply::Done));
+        }
         // Everyone else is decided upon again; what was asked for and is done now is `Already`.
-        let first = matches!(plan, Plan::Create) && result.is_ok();
-        for waiter in std::mem::take(&mut self.waiters) {
-            if first && waiter.bound {
-                let _ = waiter.reply.send(Ok(Reply::Done));
-            } else {
-                self.on_ask(waiter.ask, waiter.reply).await;
-            }
+        for waiter in others {
+            self.on_ask(waiter.ask, waiter.reply).await;
         }
     }
 

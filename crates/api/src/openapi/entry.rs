@@ -225,6 +225,14 @@ impl Entry {
         self
     }
 
+    /// A refusal whose status only HTTP knows.
+    pub(super) fn problem(mut self, status: u16, about: &str) -> Self {
+        let schema: RefOr<Schema> = Ref::from_schema_name("Problem").into();
+        let body = ContentBuilder::new().schema(Some(schema)).build();
+        self.answers.push((status, with_id(about).content(PROBLEM_JSON, body)));
+        self
+    }
+
     /// Refusals that it can end with, beside those of every call and of what it takes.
     pub(super) fn refuses(mut self, codes: &[Code]) -> Self {
         for code in codes {

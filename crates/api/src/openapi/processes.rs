@@ -7,7 +7,7 @@ use utoipa::openapi::schema::ObjectBuilder;
 use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 use wakeful_api_types::{
-    EVENT_STREAM, ExecuteRequest, ExecuteResponse, NDJSON, PROBLEM_JSON, Process, ProcessList, PtySize, SignalRequest,
+    EVENT_STREAM, ExecuteRequest, ExecuteResponse, NDJSON, Process, ProcessList, PtySize, SignalRequest,
 };
 use wakeful_model::Code;
 
@@ -123,7 +123,7 @@ fn streams(entry: Entry) -> Entry {
 fn upgrades(entry: Entry) -> Entry {
     entry
         .empty(101, "The connection is a WebSocket now")
-        .sends(426, PROBLEM_JSON, "This is a WebSocket: `invalid_field`")
+        .problem(426, "This is a WebSocket: `invalid_field`")
         .refuses(&ACCESS)
 }
 

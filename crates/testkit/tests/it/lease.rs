@@ -34,7 +34,8 @@ async fn awake_because(client: &Client, id: &str, reason: &str, detail: &str) ->
 async fn a_lease_keeps_awake_until_it_ends_or_is_given_back() -> Result<()> {
     let mut daemon = Daemon::start().await?;
     let client = daemon.client()?;
-    let id = create(&client, json!({"mode": "persistent", "idle_timeout": "2s"})).await?.id.to_string();
+    // Long enough for an emulated guest to run a program for the first time.
+    let id = create(&client, json!({"mode": "persistent", "idle_timeout": "5s"})).await?.id.to_string();
     // By the command, in the background of a shell that ends: nobody outside holds anything.
     let who = sh(&client, &id, "command -v wakeful-agent; stat -c '%a' /run/wakeful.sock").await?;
     ensure!(who == "/usr/local/bin/wakeful-agent\n666", "{who}");
@@ -46,7 +47,7 @@ async fn a_lease_keeps_awake_until_it_ends_or_is_given_back() -> Result<()> {
     daemon.kill()?;
     daemon.start_again(Options::default()).await?;
     let client = daemon.client()?;
-    let idle = Duration::from_secs(8);
+    let idle = Duration::from_secs(12);
     let began = tokio::time::Instant::now();
     while began.elapsed() < idle {
         let sandbox = client.sandbox(&id).await?;
