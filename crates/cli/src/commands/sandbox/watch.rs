@@ -29,7 +29,7 @@ Examples:
 pub(crate) struct Watch {
     /// The sandbox
     id: String,
-    /// The file or directory
+    /// The directory
     #[arg(value_parser = remote_path)]
     path: String,
     /// All that is below it too
