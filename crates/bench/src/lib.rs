@@ -21,6 +21,7 @@ mod server;
 pub mod stats;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use case::{Case, Effort, UnknownCase};
 pub use error::Error;
@@ -56,4 +57,10 @@ pub async fn baseline(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<Str
 /// Dropped, it leaves nothing behind.
 pub async fn run(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<Vec<Row>, Error> {
     cases::run(options, tell).await
+}
+
+/// Waits on a thread that nothing else waits for: the bare engine's own, or the one that tidies up after everything.
+#[expect(clippy::disallowed_methods, reason = "no task shares the thread")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
 }

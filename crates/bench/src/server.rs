@@ -230,7 +230,7 @@ fn remove_cgroups(run: &Path) {
         for entry in fs::read_dir(hierarchy.join("wakeful")).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&prefix) {
                 while fs::remove_dir(entry.path()).is_err() && Instant::now() < deadline {
-                    std::thread::sleep(Duration::from_millis(2));
+                    crate::pause(Duration::from_millis(2));
                 }
             }
         }

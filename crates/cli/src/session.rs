@@ -51,7 +51,7 @@ pub(crate) async fn show(client: &Client, id: &str, which: Which) -> Result<u8, 
     // opened before the terminal is raw: a refusal is told as always
     let first = session.open().await;
     let first = match first {
-        Ok(Opened::Terminal(terminal)) => terminal,
+        Ok(Opened::Terminal(terminal)) => *terminal,
         Ok(Opened::Left(code)) => return Ok(code),
         Err(error) => return Err(Failure::from(error).never_ran()),
     };
@@ -85,7 +85,7 @@ enum End {
 }
 
 enum Opened {
-    Terminal(Terminal),
+    Terminal(Box<Terminal>),
     Left(u8),
 }
 
@@ -167,7 +167,7 @@ impl<'a> Session<'a> {
 
     async fn open(&mut self) -> Result<Opened, Error> {
         tokio::select! {
-            opened = self.client.terminal(self.id, tty::size(), &self.which) => Ok(Opened::Terminal(opened?)),
+            opened = self.client.terminal(self.id, tty::size(), &self.which) => Ok(Opened::Terminal(Box::new(opened?))),
             code = self.stops.came() => Ok(Opened::Left(code)),
         }
     }

@@ -37,7 +37,7 @@ fn mappings(pid: u32, base: &Path, patience: Duration) -> io::Result<Vec<Mapping
         if Instant::now() >= deadline {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the engine does not map its memory"));
         }
-        std::thread::sleep(Duration::from_micros(300));
+        crate::pause(Duration::from_micros(300));
     }
 }
 

@@ -92,7 +92,7 @@ fn spawn(blueprint: &Blueprint, memory: &Path, data: &Path, run: &Path) -> io::R
         let number = number(role);
         (format!("/proc/self/fd/{number}"), number.to_string())
     });
-    let child = Command::new(format!("{dir}/lib/ld-linux-x86-64.so.2"))
+    Command::new(format!("{dir}/lib/ld-linux-x86-64.so.2"))
         .args(["--inhibit-cache", "--library-path"])
         .arg(format!("{dir}/lib"))
         .arg(format!("{dir}/bin/qemu-system-x86_64"))
@@ -109,8 +109,7 @@ fn spawn(blueprint: &Blueprint, memory: &Path, data: &Path, run: &Path) -> io::R
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
-        .spawn();
-    child
+        .spawn()
 }
 
 /// Whether a process has a file open whose path begins with `prefix`.

@@ -129,7 +129,7 @@ impl Qmp {
             if Instant::now() > deadline {
                 return Err(Error::engine(doing, "it takes too long"));
             }
-            std::thread::sleep(Duration::from_micros(300));
+            crate::pause(Duration::from_micros(300));
         }
         Ok(())
     }
