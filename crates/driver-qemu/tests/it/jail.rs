@@ -94,7 +94,10 @@ impl Escapee {
     fn outside(&self, plan: &str) -> BTreeMap<String, String> {
         let disk = self.dir.path().join("plan");
         fs::write(&disk, plan).expect("can be written");
-        let done = Command::new(&self.program)
+        // With a directory among its descriptors, as a careless parent would leave one.
+        let done = Command::new("/bin/sh")
+            .args(["-c", r#"exec 9<. "$0" "$@""#])
+            .arg(&self.program)
             .args(["fd=0,set=1", "fd=2,set=2"])
             .stdin(File::open(disk).expect("is there"))
             .stderr(Stdio::from(File::create(self.dir.path().join("disk")).expect("can be made")))
