@@ -102,6 +102,11 @@ impl Context {
         self.write(|d| std::mem::replace(&mut d.clone_generation, generation) != generation)
     }
 
+    /// Whether nobody has told it yet which sandbox it is in: it is about to be a golden snapshot.
+    pub(crate) fn is_nobody(&self) -> bool {
+        self.read(|d| d.clone_generation == 0)
+    }
+
     /// Looks for hooks now, for the restore that follows a quiesce: a restored guest runs cold code, and the way to a
     /// directory that is mostly not there is a long one.
     pub(crate) fn look_for_hooks(&self) {

@@ -225,6 +225,9 @@ async fn quiesce(context: &Arc<Context>, session: &Session) -> Response<Body> {
     let looking = Arc::clone(context);
     let flush = tokio::task::spawn_blocking(move || {
         looking.look_for_hooks();
+        if looking.is_nobody() {
+            looking.processes.forget_ended();
+        }
         rustix::fs::sync();
     });
     let synced = matches!(timeout(SYNC, flush).await, Ok(Ok(())));

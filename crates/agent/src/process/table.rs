@@ -97,6 +97,15 @@ impl Table {
 
     /// Forgets what ended long ago and removes cgroups that have become empty. Blocks for a moment.
     pub(crate) fn sweep(&self) {
+        self.forget_older(KEPT);
+    }
+
+    /// Forgets everything that has ended: what warmed a golden snapshot up is nothing to its clones.
+    pub(crate) fn forget_ended(&self) {
+        self.forget_older(Duration::ZERO);
+    }
+
+    fn forget_older(&self, kept: Duration) {
         let mut ended: Vec<(Instant, u32)> =
             self.all().iter().filter_map(|process| Some((process.ended_at()?, process.pid))).collect();
         ended.sort_unstable();
@@ -105,7 +114,7 @@ impl Table {
             let mut processes = self.lock();
             let process = processes.get(&pid).filter(|process| process.ended_at() == Some(at)).cloned();
             let Some(process) = process else { continue };
-            if nth < surplus || at.elapsed() > KEPT {
+            if nth < surplus || at.elapsed() > kept {
                 processes.remove(&pid);
                 drop(processes);
                 self.forget(&process);

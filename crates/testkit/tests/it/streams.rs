@@ -215,6 +215,8 @@ async fn processes_are_fed_signalled_and_refused() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = daemon.client()?;
     let id = create(&client, json!({"timeout": "10m"})).await?.id.to_string();
+    // What warmed its golden snapshot up is none of its processes.
+    ensure!(answer(get(&daemon, &id, "processes")?).await? == json!({"processes": []}));
 
     let pid = background(&daemon, &id, json!({"command": ["sh", "-c", "cat > /tmp/copy"]})).await?;
     let data: Vec<u8> = (0..3_000_000_u32).map(|n| u8::try_from(n % 251).unwrap_or(0)).collect();
