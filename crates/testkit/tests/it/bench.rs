@@ -70,8 +70,8 @@ fn a_quick_look_has_the_promised_shape_and_leaves_nothing() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn an_interrupted_run_leaves_nothing() -> Result<()> {
+#[tokio::test]
+async fn an_interrupted_run_leaves_nothing() -> Result<()> {
     let data = prepared()?;
     let mut child = bench(data.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let (began, soon) = (Instant::now(), Duration::from_secs(60));
@@ -79,7 +79,7 @@ fn an_interrupted_run_leaves_nothing() -> Result<()> {
     let engines = || left(data.path()).len() > 2;
     while !engines() {
         ensure!(child.try_wait()?.is_none() && began.elapsed() < soon, "it does not measure");
-        std::thread::sleep(Duration::from_millis(20));
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     kill_process(Pid::from_raw(i32::try_from(child.id())?).context("a pid")?, Signal::INT)?;
     let began = Instant::now();
@@ -88,7 +88,7 @@ fn an_interrupted_run_leaves_nothing() -> Result<()> {
             break status;
         }
         ensure!(began.elapsed() < soon, "it does not end");
-        std::thread::sleep(Duration::from_millis(20));
+        tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert_eq!(status.code(), Some(130));
     ensure!(left(data.path()).is_empty(), "left: {:?}", left(data.path()));

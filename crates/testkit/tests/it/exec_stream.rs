@@ -214,7 +214,8 @@ async fn interrupts_go_to_the_command() -> Result<()> {
     let ps = || async {
         let output = ended(&mut wakeful(&daemon, None, &["sandbox", "ps", &id, "--json"])).await?;
         let list: Vec<Value> = serde_json::from_slice(&output.stdout)?;
-        anyhow::Ok(list.into_iter().find(|process| process["pid"].to_string() == pid))
+        let number: u64 = pid.parse()?;
+        anyhow::Ok(list.into_iter().find(|process| process["pid"] == number))
     };
     ensure!(ps().await?.context("it is listed")?["running"] == true);
     ensure!(code(&ended(&mut wakeful(&daemon, None, &["sandbox", "kill", &id, &pid, "-s", "KILL"])).await?) == 0);
@@ -261,8 +262,9 @@ async fn nothing_is_lost_or_doubled() -> Result<()> {
     let mut running =
         Running::start(&mut wakeful(&daemon, Some(&proxy.url), &["sandbox", "exec", &id, "--timeout", "0", script]))?;
     ensure!(running.line().await? == "one\n");
-    client.suspend(&id, true).await?;
-    // nobody but the waiting command wakes it; that may be faster than the answer to the suspend
+    let slept = client.suspend(&id, true).await?;
+    ensure!(slept.status.to_string() == "suspended", "{slept:?}");
+    // nobody but the waiting command wakes it
     wait_for("the wake", WITHIN, || async {
         let sandbox = client.sandbox(&id).await?;
         Ok(sandbox.status.to_string() == "running" && sandbox.runtime_generation == 2)
