@@ -14,4 +14,4 @@ mod serve;
 pub mod setup;
 pub mod wire;
 
-pub use serve::{Error as ServeError, serve, signals};
+pub use serve::{Error as ServeError, serve, settle_in, signals};

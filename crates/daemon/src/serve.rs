@@ -44,6 +44,11 @@ pub enum Error {
     Late,
 }
 
+/// For a process that will only be a daemon: to be called before it has threads.
+pub fn settle_in() {
+    wakeful_sys::heap::share_one_arena();
+}
+
 /// Runs until `shutdown` resolves, then drains: no new calls, operations reach their end, sandboxes go on running.
 ///
 /// `listening` is told the addresses once calls are answered.

@@ -179,7 +179,7 @@ impl Owner {
             if let Some(reply) = reply {
                 self.waiters.push(Waiter { ask: Ask::Wake { join: true }, reply, bound: true });
             }
-            self.begin(plan, false).await;
+            Box::pin(self.begin(plan, false)).await;
         }
         self.publish();
         loop {
@@ -194,10 +194,11 @@ impl Owner {
                     self.compaction = None;
                     self.row = row.unwrap_or_else(|| self.row.clone());
                 }
-                Happening::Finished(finished) => self.on_finished(finished).await,
-                Happening::EngineEnded(exit) => self.on_engine_ended(exit).await,
-                Happening::Ask(ask, reply) => self.on_ask(ask, reply).await,
-                Happening::Deadline => self.on_deadline().await,
+                // In boxes of their own: a thousand owners that only wait should not each carry room for all of it.
+                Happening::Finished(finished) => Box::pin(self.on_finished(finished)).await,
+                Happening::EngineEnded(exit) => Box::pin(self.on_engine_ended(exit)).await,
+                Happening::Ask(ask, reply) => Box::pin(self.on_ask(ask, reply)).await,
+                Happening::Deadline => Box::pin(self.on_deadline()).await,
                 Happening::Draining => return,
             }
             self.publish();

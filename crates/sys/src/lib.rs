@@ -3,6 +3,7 @@
 pub mod child;
 pub mod copy;
 pub mod guest;
+pub mod heap;
 pub mod pages;
 pub mod pidfd;
 pub mod spawn;

@@ -71,6 +71,7 @@ impl Serve {
         }
         wakeful_daemon::logging::start(&loaded.config)
             .map_err(|error| Failure::refused(format!("could not start logging: {error}")))?;
+        wakeful_daemon::settle_in();
         many_threads()?.block_on(async {
             let signals = wakeful_daemon::signals()
                 .map_err(|error| Failure::refused(format!("could not listen to signals: {error}")))?;
