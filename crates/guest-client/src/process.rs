@@ -132,9 +132,14 @@ impl Guest {
     /// # Errors
     /// As [`Guest::stream_input`].
     pub async fn feed(&self, pid: u32, input: Bytes) -> Result<(), Error> {
-        if !input.is_empty() {
-            self.stream_input(pid, false, stream::iter([Ok(input)])).await?;
+        if input.is_empty() {
+            return self.close_stdin(pid).await;
         }
-        self.close_stdin(pid).await
+        self.stream_input(pid, false, stream::iter([Ok(input)])).await?;
+        match self.close_stdin(pid).await {
+            // It took what it wanted and ended before we came to close.
+            Err(Error::Refused { wakeful_code: Some(code), .. }) if code == "process_not_found" => Ok(()),
+            closed => closed,
+        }
     }
 }
