@@ -226,7 +226,8 @@ pub(crate) async fn stdin(
     if found.pty && eof {
         return Err(Problem::field(Code::InvalidField, "eof", "a terminal's input has no end; send ^D"));
     }
-    if !http_body::Body::is_end_stream(&body) {
+    let any = !http_body::Body::is_end_stream(&body);
+    if any {
         let touched = access.stream();
         let pieces = body.into_data_stream().map(move |piece| {
             touched.touch();
@@ -235,7 +236,8 @@ pub(crate) async fn stdin(
         explained(&access, access.stream_input(pid, found.pty, pieces).await).await?;
     }
     if eof {
-        explained(&access, access.close_stdin(pid).await).await?;
+        let closed = if any { access.end_input(pid).await } else { access.close_stdin(pid).await };
+        explained(&access, closed).await?;
     }
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -136,8 +136,15 @@ impl Guest {
             return self.close_stdin(pid).await;
         }
         self.stream_input(pid, false, stream::iter([Ok(input)])).await?;
+        self.end_input(pid).await
+    }
+
+    /// Closes the standard input of a process that has just taken some. It may have ended upon what it read.
+    ///
+    /// # Errors
+    /// As [`Guest::close_stdin`], but for a process that is gone.
+    pub async fn end_input(&self, pid: u32) -> Result<(), Error> {
         match self.close_stdin(pid).await {
-            // It took what it wanted and ended before we came to close.
             Err(Error::Refused { wakeful_code: Some(code), .. }) if code == "process_not_found" => Ok(()),
             closed => closed,
         }
