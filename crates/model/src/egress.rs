@@ -51,6 +51,42 @@ impl Cidr {
     }
 }
 
+impl Cidr {
+    /// The address that it was written with.
+    #[must_use]
+    pub fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// How many leading bits are fixed.
+    #[must_use]
+    pub fn prefix(self) -> u8 {
+        self.prefix
+    }
+
+    /// The same range, written with its first address.
+    #[must_use]
+    pub fn network(self) -> Self {
+        let address = match self.address {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                IpAddr::V4((u32::from(v4) & mask).into())
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                IpAddr::V6((u128::from(v6) & mask).into())
+            }
+        };
+        Self { address, prefix: self.prefix }
+    }
+}
+
+impl fmt::Debug for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl FromStr for Cidr {
     type Err = ();
 
@@ -172,6 +208,99 @@ impl Egress {
     }
 }
 
+/// What becomes of traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may leave.
+    Allow,
+    /// It is refused.
+    Deny,
+}
+
+/// Where traffic goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// An address in this range.
+    Range(Cidr),
+    /// A host of this name, or with a leading `*.` every host below it; lower case, without a last dot.
+    Name(String),
+}
+
+/// One rule: the first that matches decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it says.
+    pub verdict: Verdict,
+    /// About whom.
+    pub to: Destination,
+    /// About which ports; none means all.
+    pub ports: Vec<u16>,
+}
+
+/// An egress policy as the network sees it: rules in order, and what holds where none matches. The native surface puts
+/// denials first; others may not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The first that matches decides.
+    pub list: Vec<Rule>,
+    /// If none does.
+    pub otherwise: Verdict,
+}
+
+impl Rules {
+    /// Whether anything may ever leave.
+    #[must_use]
+    pub fn allow_anything(&self) -> bool {
+        self.otherwise == Verdict::Allow || self.list.iter().any(|rule| rule.verdict == Verdict::Allow)
+    }
+
+    /// The names that may be asked for; `None` for any.
+    #[must_use]
+    pub fn names(&self) -> Option<Vec<&str>> {
+        (self.otherwise == Verdict::Deny).then(|| {
+            let names = self.list.iter().filter_map(|rule| match (rule.verdict, &rule.to) {
+                (Verdict::Allow, Destination::Name(name)) => Some(name.as_str()),
+                _ => None,
+            });
+            names.collect()
+        })
+    }
+}
+
+/// Whether a host's name is the one that a rule names, or below it. Neither case nor a last dot counts.
+#[must_use]
+pub fn name_matches(rule: &str, host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    match rule.strip_prefix("*.") {
+        Some(parent) => {
+            let below = host.len().checked_sub(parent.len() + 1).filter(|at| *at > 0);
+            below.is_some_and(|at| {
+                host.is_char_boundary(at) && host.as_bytes()[at] == b'.' && host[at + 1..].eq_ignore_ascii_case(parent)
+            })
+        }
+        None => host.eq_ignore_ascii_case(rule),
+    }
+}
+
+impl Egress {
+    /// The rules that it stands for: denials, then what is allowed, then the mode.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        // Checked when it was taken in; what is not a range cannot match anything.
+        let range = |text: &String| text.parse().ok().map(|cidr: Cidr| Destination::Range(cidr.network()));
+        let deny = self.deny_cidrs.iter().filter_map(range);
+        let deny = deny.map(|to| Rule { verdict: Verdict::Deny, to, ports: Vec::new() });
+        let name = |name: &String| Destination::Name(name.to_ascii_lowercase());
+        let allow = self.allow_cidrs.iter().filter_map(range).chain(self.allow_domains.iter().map(name));
+        let allow = allow.map(|to| Rule { verdict: Verdict::Allow, to, ports: self.allow_ports.clone() });
+        let otherwise = match self.mode {
+            EgressMode::AllowAll => Verdict::Allow,
+            EgressMode::DenyAll => Verdict::Deny,
+        };
+        Rules { list: deny.chain(allow).collect(), otherwise }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,6 +334,38 @@ mod tests {
             assert_eq!(check(None, &[], &[bad], &[], &[]), Err("egress.deny_cidrs".into()), "{bad}");
         }
         assert_eq!(check(None, &[], &[], &[], &["exa mple"]), Err("egress.allow_domains".into()));
+    }
+
+    #[test]
+    fn denials_come_before_what_is_allowed() {
+        let egress = check(None, &["10.1.2.3/8"], &["10.9.0.0/16"], &[443], &["API.example.org"]).expect("is sound");
+        let (deny, range) = ("10.9.0.0/16".parse().expect("a range"), "10.0.0.0/8".parse().expect("a range"));
+        let rule = |verdict, to, ports: &[u16]| Rule { verdict, to, ports: ports.to_vec() };
+        let list = vec![
+            rule(Verdict::Deny, Destination::Range(deny), &[]),
+            rule(Verdict::Allow, Destination::Range(range), &[443]),
+            rule(Verdict::Allow, Destination::Name("api.example.org".into()), &[443]),
+        ];
+        let rules = egress.rules();
+        assert_eq!(rules, Rules { list, otherwise: Verdict::Deny });
+        assert_eq!(rules.names(), Some(vec!["api.example.org"]));
+        assert!(rules.allow_anything());
+        assert_eq!(Egress::default().rules().names(), None);
+        assert!(!check(Some("deny_all"), &[], &["8.8.8.8/32"], &[], &[]).expect("is sound").rules().allow_anything());
+    }
+
+    #[test]
+    fn names_match_whole_labels() {
+        for (rule, host) in
+            [("a.org", "A.org."), ("*.a.org", "x.a.org"), ("*.a.org", "x.y.A.ORG"), ("*.a.org", "é.a.org")]
+        {
+            assert!(name_matches(rule, host), "{rule} {host}");
+        }
+        for (rule, host) in
+            [("a.org", "b.a.org"), ("*.a.org", "a.org"), ("*.a.org", "xa.org"), ("*.a.org", ".a.org"), ("a.org", "")]
+        {
+            assert!(!name_matches(rule, host), "{rule} {host}");
+        }
     }
 
     #[test]

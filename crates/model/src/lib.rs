@@ -19,7 +19,9 @@ mod tenant;
 
 pub use code::Code;
 pub use duration::{InvalidDuration, parse_duration};
-pub use egress::{Cidr, Egress, EgressMode, InvalidEgress};
+pub use egress::{
+    Cidr, Destination, Egress, EgressMode, InvalidEgress, Rule, Rules, Verdict as EgressVerdict, name_matches,
+};
 pub use event::{Cause, Event, EventType};
 pub use id::{InvalidId, KeyId, OperationId, SandboxId, TemplateId};
 pub use key::{Digest, InvalidScope, Key, Scope, new_key, read_key};
