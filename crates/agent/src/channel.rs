@@ -194,8 +194,8 @@ where
                     return Ok(Contact::Over(bytes.to_vec()));
                 }
                 if let Some(name) = hostname {
-                    // Not waited for: it costs an emulated guest more than all the rest.
-                    context.tasks.spawn_blocking_on(move || init::publish_hostname(&name), runtime);
+                    let woken = context.has_woken();
+                    context.tasks.spawn_blocking_on(move || init::settle(&name, woken), runtime);
                 }
                 return Ok(Contact::Session(bytes.to_vec()));
             }

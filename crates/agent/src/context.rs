@@ -51,11 +51,14 @@ struct Defaults {
     workdir: Option<String>,
     env: Arc<BTreeMap<String, String>>,
     clone_generation: u64,
+    /// A sleep lies behind, and nobody has looked yet what it cut.
+    woken: bool,
 }
 
 impl Context {
     pub(crate) fn new(powers: Powers, secret: [u8; 32], reaper: Reaper, hooks: Option<PathBuf>) -> Self {
-        let defaults = Defaults { user: "root".to_owned(), workdir: None, env: Arc::default(), clone_generation: 0 };
+        let defaults =
+            Defaults { user: "root".to_owned(), workdir: None, env: Arc::default(), clone_generation: 0, woken: false };
         Self {
             powers,
             processes: process::Table::default(),
@@ -99,7 +102,17 @@ impl Context {
 
     /// Stores the host's count; true if it differs from what was known.
     pub(crate) fn set_clone_generation(&self, generation: u64) -> bool {
-        self.write(|d| std::mem::replace(&mut d.clone_generation, generation) != generation)
+        self.write(|d| {
+            let before = std::mem::replace(&mut d.clone_generation, generation);
+            // The first one is that of a fresh clone, which has slept but was nobody before.
+            d.woken |= before != 0 && before != generation;
+            before != generation
+        })
+    }
+
+    /// Whether it has slept since this was asked last.
+    pub(crate) fn has_woken(&self) -> bool {
+        self.write(|d| std::mem::take(&mut d.woken))
     }
 
     /// Whether nobody has told it yet which sandbox it is in: it is about to be a golden snapshot.

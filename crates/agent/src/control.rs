@@ -65,8 +65,8 @@ async fn restore(context: &Context, ask: &Restore) -> Response<Body> {
     match repair(context, &ask).await {
         Ok(answer) => {
             if let Some(name) = ask.hostname.filter(|_| context.powers == Powers::Machine) {
-                // Not waited for: it costs an emulated guest more than all the rest, and the sandbox is right without it.
-                context.tasks.spawn_blocking(move || init::publish_hostname(&name));
+                let woken = context.has_woken();
+                context.tasks.spawn_blocking(move || init::settle(&name, woken));
             }
             body::json(StatusCode::OK, &answer)
         }

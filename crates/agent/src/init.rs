@@ -24,6 +24,8 @@ use rustix::mount::{
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
+use crate::network;
+
 /// How long the kernel may take to make a device.
 const DEVICE: Duration = Duration::from_secs(10);
 /// Between TERM and KILL.
@@ -140,6 +142,12 @@ fn furnish() -> Result<(), Failed> {
         let _ = symlink(format!("/proc/self/{target}"), format!("/dev/{link}"));
     }
     wakeful_sys::guest::raise_loopback().duty("raise the loopback interface")?;
+    if let Err(error) = network::raise_card() {
+        say(&format!("no network: {error}"));
+    }
+    if let Err(error) = network::write_resolver() {
+        say(&format!("no names: {error}"));
+    }
     set_hostname(HOSTNAME).duty("set the host name")?;
     publish_hostname(HOSTNAME);
     // The kernel's own default for init is too low for a build, and for an agent with hundreds of streams.
@@ -217,9 +225,18 @@ pub(crate) fn set_hostname(name: &str) -> io::Result<()> {
     Ok(rustix::system::sethostname(name.as_bytes())?)
 }
 
+/// What a restored guest does without being waited for: it costs an emulated one more than all the rest of a restore,
+/// and the sandbox is right without it.
+pub(crate) fn settle(name: &str, woken: bool) {
+    if woken && let Err(error) = network::abort_outside() {
+        say(&format!("connections of before stay: {error}"));
+    }
+    publish_hostname(name);
+}
+
 /// Makes the machine's name resolve: `sudo` and many runtimes look their own host up. Not fatal, since an image may have
 /// made the file what it likes, and a name that does not resolve is a nuisance only.
-pub(crate) fn publish_hostname(name: &str) {
+fn publish_hostname(name: &str) {
     let path = Path::new("/etc/hosts");
     let before = match fs::read_to_string(path) {
         Ok(text) => text,

@@ -14,6 +14,7 @@ mod files;
 mod init;
 mod lease;
 mod metrics;
+mod network;
 mod process;
 mod reaper;
 mod routes;

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use wakeful_driver::Machine;
+use wakeful_guest_proto::card;
 
 use crate::engines::Pinned;
 
@@ -45,9 +46,6 @@ pub(crate) const TRANSLATION_MB: u64 = 64;
 const CMDLINE: &str = "reboot=t panic=-1 quiet loglevel=0 nokaslr mitigations=off lsm=landlock,yama audit=0 psi=0 \
     noautogroup cryptomgr.notests random.trust_cpu=on no_timer_check init_on_alloc=0 rodata=off 8250.nr_uarts=0 \
     rcupdate.rcu_expedited=1 nowatchdog pci=off";
-
-/// The same in every sandbox, so that any image restores anywhere.
-const GUEST_MAC: &str = "02:00:00:00:00:02";
 
 /// Name of the network card, for plugging it.
 pub(crate) const CARD: &str = "card";
@@ -86,6 +84,8 @@ pub(crate) struct Arguments<'a> {
     pub(crate) overlay: BorrowedFd<'a>,
     pub(crate) agent: BorrowedFd<'a>,
     pub(crate) monitor: BorrowedFd<'a>,
+    /// Where frames of the network card go, if anywhere.
+    pub(crate) tap: Option<BorrowedFd<'a>>,
     pub(crate) start: Start<'a>,
 }
 
@@ -146,7 +146,13 @@ impl Arguments<'_> {
         add(&["-device", "virtserialport,id=port,chardev=agent,name=agent"]);
         // Announcing itself costs the guest 30 ms after every load, and fixed addresses make it needless.
         add(&["-netdev", "hubport,id=n,hubid=0", "-device"]);
-        add(&[&format!("virtio-net-device,id={CARD},netdev=n,mac={GUEST_MAC},guest_announce=off")]);
+        let mac = card::GUEST_MAC.map(|byte| format!("{byte:02x}")).join(":");
+        add(&[&format!("virtio-net-device,id={CARD},netdev=n,mac={mac},guest_announce=off")]);
+        // A hub between the two: what the card can do must not depend on what it is plugged into.
+        if let Some(tap) = self.tap {
+            add(&["-netdev", &format!("tap,id=tap,fd={}", number(tap))]);
+            add(&["-netdev", "hubport,id=uplink,hubid=0,netdev=tap"]);
+        }
         add(&["-chardev", &format!("socket,id=qmp,fd={},server=on,wait=off", number(self.monitor))]);
         add(&["-mon", "chardev=qmp,mode=control"]);
         add(&["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
@@ -177,6 +183,7 @@ pub(crate) fn shape(engine: &Pinned, accelerator: Accelerator) -> String {
         overlay: fd,
         agent: fd,
         monitor: fd,
+        tap: None,
         start: Start::Incoming,
     };
     arguments.options().join("\n")

@@ -24,7 +24,7 @@ use crate::files;
 
 const PACKAGE: &str = "linux-image-cloud-amd64";
 /// What a guest needs; what these need comes with them.
-const WANTED: [&str; 5] = ["virtio_mmio", "virtio_blk", "virtio_console", "virtio_net", "overlay"];
+const WANTED: [&str; 6] = ["virtio_mmio", "virtio_blk", "virtio_console", "virtio_net", "tcp_diag", "overlay"];
 /// A kernel is some 60 MB; far more is no kernel.
 const LARGEST: u64 = 512 << 20;
 const TOOL: Duration = Duration::from_secs(120);
@@ -50,6 +50,11 @@ impl Kernel {
         whole.then_some(Self { path, digest, version })
     }
 
+    /// Whether it was made with all that guests of this version want.
+    fn has_all(&self) -> bool {
+        fs::read_to_string(self.path.join("modules/wanted")).is_ok_and(|wanted| wanted == wanted_text())
+    }
+
     /// The one that was prepared last.
     pub(crate) fn current(data_dir: &Path) -> Option<Self> {
         let kernels = data_dir.join("kernels");
@@ -67,9 +72,19 @@ impl Kernel {
 /// # Cancel safety
 /// A kernel gets its name only when it is complete; what was under way is removed.
 pub async fn prepare_kernel(data_dir: &Path, progress: &(dyn Fn(&str) + Sync)) -> Result<Kernel, Error> {
-    if let Some(kernel) = Kernel::current(data_dir) {
-        return Ok(kernel);
+    let Some(old) = Kernel::current(data_dir) else { return make(data_dir, progress).await };
+    if old.has_all() {
+        return Ok(old);
     }
+    // One that an older version prepared works, with less in it.
+    let made = make(data_dir, progress).await;
+    made.or_else(|error| {
+        tracing::warn!(error = chain(&error), "the guest kernel stays as it is");
+        Ok(old)
+    })
+}
+
+async fn make(data_dir: &Path, progress: &(dyn Fn(&str) + Sync)) -> Result<Kernel, Error> {
     let failed = |source| Error::io("prepare the guest kernel", source);
     let unavailable =
         |error: wakeful_debian::Error| Error::Missing { what: format!("the guest kernel: {}", chain(&error)) };
@@ -89,6 +104,7 @@ pub async fn prepare_kernel(data_dir: &Path, progress: &(dyn Fn(&str) + Sync)) -
     progress("collecting modules");
     let order = modules(&unpacked, &made).await?;
     fs::write(made.join("modules/order"), order.join("\n") + "\n").map_err(failed)?;
+    fs::write(made.join("modules/wanted"), wanted_text()).map_err(failed)?;
     fs::write(made.join("version"), format!("{package}\n")).map_err(failed)?;
 
     progress("keeping the kernel");
@@ -96,6 +112,10 @@ pub async fn prepare_kernel(data_dir: &Path, progress: &(dyn Fn(&str) + Sync)) -
     let name = kept.map_err(|error| failed(error.into()))?.map_err(failed)?;
     drop(temporary);
     Kernel::open(&data_dir.join("kernels").join(name)).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
+}
+
+fn wanted_text() -> String {
+    WANTED.join("\n") + "\n"
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -112,7 +132,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn keep(made: &Path, kernels: &Path, order: &[String]) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     let names = order.iter().map(|name| format!("modules/{name}.ko"));
-    for name in ["vmlinux".to_owned(), "modules/order".to_owned(), "version".to_owned()].into_iter().chain(names) {
+    let fixed = ["vmlinux", "modules/order", "modules/wanted", "version"].map(str::to_owned);
+    for name in fixed.into_iter().chain(names) {
         let path = made.join(&name);
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
         let content = fs::read(&path)?;

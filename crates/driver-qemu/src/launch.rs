@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use wakeful_driver::{Error, Image, Machine, MemoryBase, Place, Source};
+use wakeful_driver::{Card, Error, Image, Machine, MemoryBase, Place, Source};
 use wakeful_sys::{copy, pages, pidfd, spawn};
 
 use crate::boot::{self, Accelerator, Arguments, Start};
@@ -80,6 +80,7 @@ pub(crate) async fn launch(
     place: &Place,
     machine: Machine,
     base: &Path,
+    card: Card,
     source: Source<'_>,
 ) -> Result<Arc<QemuEngine>, Error> {
     let mut made = Made::default();
@@ -90,7 +91,7 @@ pub(crate) async fn launch(
     let started = blocking(move || {
         let (host, place, base) = owned;
         let prepared = prepare(&host, &place, machine, &base, job, made)?;
-        start(&host, &place, machine, prepared)
+        start(&host, &place, machine, &card, prepared)
     })
     .await?;
     let Started { mut starting, record, from, cgroup } = started;
@@ -259,7 +260,7 @@ impl Drop for RunDir<'_> {
     }
 }
 
-fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Result<Started, Error> {
+fn start(host: &Host, place: &Place, machine: Machine, card: &Card, prepared: Prepared) -> Result<Started, Error> {
     let failed = |source| Error::io("start an engine", source);
     let Prepared { engine, memory, memory_file, base, overlay, from, made } = prepared;
     let run = &place.run;
@@ -307,6 +308,10 @@ fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Re
         }
         Origin::State { .. } => Start::Incoming,
     };
+    let tap = match card {
+        Card::Tap(tap) => Some(tap.as_fd()),
+        Card::Unplugged => None,
+    };
     let arguments = Arguments {
         engine: &engine,
         engine_dir: engine_dir.as_ref().map(AsFd::as_fd),
@@ -318,6 +323,7 @@ fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Re
         overlay: overlay.as_fd(),
         agent: agent.as_fd(),
         monitor: monitor.as_fd(),
+        tap,
         start,
     };
     let mut inherit = vec![
@@ -333,6 +339,7 @@ fn start(host: &Host, place: &Place, machine: Machine, prepared: Prepared) -> Re
         inherit.extend([kernel.as_fd(), initramfs.as_fd()]);
     }
     inherit.extend(engine_dir.as_ref().map(AsFd::as_fd));
+    inherit.extend(tap);
     inherit.extend(claim.as_ref().map(|claim| claim.lock.as_fd()));
     let child = World::with(world.as_ref(), |walls| {
         spawn::spawn(&spawn::Spec {
@@ -392,17 +399,10 @@ async fn load(host: &Host, place: &Place, process: &Arc<Process>, record: &Recor
     let console = (place.data.join("console.log"), record.console_from);
     let tell = |failure, doing| explain(failure, doing, process, (&console.0, console.1));
     let qmp = match from {
-        Origin::Kernel { .. } => {
-            let qmp = match Qmp::connect(&monitor, START).await {
-                Ok(qmp) => qmp,
-                Err(failure) => return Err(tell(failure, "start").await),
-            };
-            // Until there are network slots the card is there and unplugged; an image keeps it so.
-            if let Err(failure) = qmp.call("set_link", json!({"name": boot::CARD, "up": false})).await {
-                return Err(tell(failure, "unplug its network card").await);
-            }
-            qmp
-        }
+        Origin::Kernel { .. } => match Qmp::connect(&monitor, START).await {
+            Ok(qmp) => qmp,
+            Err(failure) => return Err(tell(failure, "start").await),
+        },
         Origin::State { state, pages } => {
             let (inode, bytes) = (record.memory_inode, record.memory_bytes);
             let inject = async {
@@ -433,7 +433,11 @@ async fn load(host: &Host, place: &Place, process: &Arc<Process>, record: &Recor
             qmp
         }
     };
-    Ok(qmp)
+    // Images of before there was a network have it pulled out.
+    match qmp.call("set_link", json!({"name": boot::CARD, "up": true})).await {
+        Ok(_) => Ok(qmp),
+        Err(failure) => Err(tell(failure, "plug its network card in").await),
+    }
 }
 
 /// Waits for the mapping, which is made early in an engine's start, and writes all pages. All must be in before the load.

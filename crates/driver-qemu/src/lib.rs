@@ -45,8 +45,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use wakeful_driver::{
-    Cancel, Capabilities, DiskKind, Driver, Engine, EngineInfo, Error, Image, Isolation, Machine, OutsideTcp, Place,
-    Repairs, Source,
+    Cancel, Capabilities, Card, DiskKind, Driver, Engine, EngineInfo, Error, Image, Isolation, Machine, OutsideTcp,
+    Place, Repairs, Source,
 };
 
 use crate::boot::Accelerator;
@@ -293,9 +293,10 @@ impl Driver for Qemu {
         place: &Place,
         machine: Machine,
         base: &Path,
+        card: Card,
         source: Source<'_>,
     ) -> Result<Arc<dyn Engine>, Error> {
-        Ok(launch::launch(&self.host, place, machine, base, source).await?)
+        Ok(launch::launch(&self.host, place, machine, base, card, source).await?)
     }
 
     async fn adopt(&self, place: &Place) -> Result<Option<Arc<dyn Engine>>, Error> {

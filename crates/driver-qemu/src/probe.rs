@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
-use wakeful_driver::{Engine, Error, Machine, Place, Source};
+use wakeful_driver::{Card, Engine, Error, Machine, Place, Source};
 
 use crate::boot::Accelerator;
 use crate::host::Host;
@@ -132,23 +132,24 @@ pub(crate) async fn attempt(host: &Arc<Host>, run_dir: &Path, deadline: Duration
     let place = Place { name: "probe".to_owned(), run, data: dir.path().join("data") };
     files::make_dir(&place.data, 0o700).map_err(failed)?;
     let base = empty_base(dir.path()).await?;
-    let outcome = match launch::launch(host, &place, MACHINE, &base, Source::Golden { secret: [0; 32] }).await {
-        Ok(engine) => {
-            let outcome = match timeout(deadline, engine.qmp().port_opened()).await {
-                Ok(true) => None,
-                Ok(false) => {
-                    let output = engine.exited().await.output;
-                    Some(format!("the probe guest's engine ended: {}", last_line(&output)))
-                }
-                Err(_) => Some(format!("probe guest did not reach user space in {} s", deadline.as_secs())),
-            };
-            engine.kill().await?;
-            outcome
-        }
-        Err(Error::Ended { output, .. }) => Some(format!("the probe guest's engine ended: {}", last_line(&output))),
-        Err(Error::Late { .. }) => Some("the probe guest's engine did not start".to_owned()),
-        Err(error) => return Err(error),
-    };
+    let outcome =
+        match launch::launch(host, &place, MACHINE, &base, Card::Unplugged, Source::Golden { secret: [0; 32] }).await {
+            Ok(engine) => {
+                let outcome = match timeout(deadline, engine.qmp().port_opened()).await {
+                    Ok(true) => None,
+                    Ok(false) => {
+                        let output = engine.exited().await.output;
+                        Some(format!("the probe guest's engine ended: {}", last_line(&output)))
+                    }
+                    Err(_) => Some(format!("probe guest did not reach user space in {} s", deadline.as_secs())),
+                };
+                engine.kill().await?;
+                outcome
+            }
+            Err(Error::Ended { output, .. }) => Some(format!("the probe guest's engine ended: {}", last_line(&output))),
+            Err(Error::Late { .. }) => Some("the probe guest's engine did not start".to_owned()),
+            Err(error) => return Err(error),
+        };
     place::clear(&place.run, &host.jail).await?;
     Ok(outcome)
 }

@@ -1,6 +1,7 @@
 //! The trait itself.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,6 +69,17 @@ pub enum Source<'a> {
     },
 }
 
+/// Where the guest's network card ends on the host. The card itself is always there and always the same, so that an
+/// image fits whatever it is plugged into.
+#[derive(Debug, Default)]
+pub enum Card {
+    /// Nowhere.
+    #[default]
+    Unplugged,
+    /// In this TAP device, which goes away with the engine.
+    Tap(OwnedFd),
+}
+
 /// Which engine this is, and what its images fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EngineInfo {
@@ -107,7 +119,7 @@ pub trait Driver: Send + Sync {
     /// Which engine new sandboxes get.
     fn engine(&self) -> &EngineInfo;
 
-    /// Starts an engine in `place`, over the read-only root file system `base`.
+    /// Starts an engine in `place`, over the read-only root file system `base`, with its network card plugged into `card`.
     ///
     /// `Clone` and `Wake` come back with the vCPUs stopped; the boots are running. A failed launch has killed its engine
     /// and removed what it made in `place.run`.
@@ -119,6 +131,7 @@ pub trait Driver: Send + Sync {
         place: &Place,
         machine: Machine,
         base: &Path,
+        card: Card,
         source: Source<'_>,
     ) -> Result<Arc<dyn Engine>, Error>;
 

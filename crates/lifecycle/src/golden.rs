@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tracing::{debug, info};
-use wakeful_driver::{Driver, Image, Machine, Place, Source};
+use wakeful_driver::{Card, Driver, Image, Machine, Place, Source};
 use wakeful_guest_client::Exec;
 use wakeful_model::{SandboxId, TemplateId};
 
@@ -150,7 +150,7 @@ async fn boot_and_save(
     workdir: &str,
     machine: Machine,
 ) -> Result<Image, Error> {
-    let engine = driver.launch(place, machine, base, Source::Golden { secret }).await?;
+    let engine = driver.launch(place, machine, base, Card::Unplugged, Source::Golden { secret }).await?;
     let nothing = std::collections::BTreeMap::new();
     // A name as long as every clone's: so theirs can be written over it.
     let who = Identity { id, hostname: id.bare(), env: &nothing, user, workdir, generation: 0, secret: &secret };

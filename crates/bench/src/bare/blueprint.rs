@@ -81,7 +81,7 @@ impl Blueprint {
         let (words, uid) = read().map_err(Error::io("read an engine's command line"))?;
         let first = words.iter().position(|word| word == FIRST_OPTION);
         let first = first.ok_or_else(|| Error::engine("be understood", "its command line has an unknown shape"))?;
-        let options = &words[first..];
+        let options = &unplugged(&words[first..]);
         let (mut found, mut pieces) = (Vec::new(), Vec::new());
         for (at, word) in options.iter().enumerate().filter(|(_, word)| !word.is_empty()) {
             pieces.push(cut(word, options, at, &mut found)?);
@@ -157,6 +157,16 @@ fn version(engine_dir: &Path) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// Without what the card is plugged into, which is one slot's own: the card itself is the same with and without.
+fn unplugged(words: &[String]) -> Vec<String> {
+    let uplink = |at: usize| {
+        words[at] == "-netdev"
+            && words.get(at + 1).is_some_and(|word| word.starts_with("tap,") || word.contains("netdev=tap"))
+    };
+    let kept = |at: &usize| !uplink(*at) && !at.checked_sub(1).is_some_and(uplink);
+    (0..words.len()).filter(kept).map(|at| words[at].clone()).collect()
+}
+
 /// Cuts a word at its descriptors.
 fn cut(word: &str, options: &[String], at: usize, found: &mut Vec<(Role, String)>) -> Result<Vec<Piece>, Error> {
     let mut pieces = Vec::new();
@@ -210,6 +220,13 @@ mod tests {
     fn all(words: &[&str]) -> Result<Vec<Vec<Piece>>, Error> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         words.iter().enumerate().map(|(at, word)| cut(word, &words, at, &mut Vec::new())).collect()
+    }
+
+    #[test]
+    fn the_card_stays_and_its_uplink_goes() {
+        let words = ["-netdev", "hubport,id=n,hubid=0", "-netdev", "tap,id=tap,fd=3", "-netdev"];
+        let words = words.into_iter().chain(["hubport,id=uplink,hubid=0,netdev=tap", "-S"]).map(str::to_owned);
+        assert_eq!(unplugged(&words.collect::<Vec<_>>()), ["-netdev", "hubport,id=n,hubid=0", "-S"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use wakeful_driver::{Driver, Error, Image, Machine, Source};
+use wakeful_driver::{Card, Driver, Error, Image, Machine, Source};
 
 use crate::lab::{Lab, MACHINE, Sandbox, config, run_dir};
 
@@ -59,7 +59,7 @@ async fn what_does_not_fit_is_refused_before_anything_is_spent() {
     assert!(matches!(refusal(&sandbox, &strange).await, Error::Unfit { .. }), "no detail");
     let larger = Machine { memory_mb: 256, ..MACHINE };
     let source = Source::Wake { checkpoint: &dir, image: &image };
-    let refused = sandbox.qemu.launch(&sandbox.place, larger, &sandbox.base, source).await;
+    let refused = sandbox.qemu.launch(&sandbox.place, larger, &sandbox.base, Card::Unplugged, source).await;
     assert!(matches!(refused, Err(Error::Unfit { .. })), "another machine");
 
     // State that is as its account says and that the engine does not understand.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use wakeful_driver::{Driver, Error, Image, ImageFile, Place, Source};
+use wakeful_driver::{Card, Driver, Error, Image, ImageFile, Place, Source};
 use wakeful_driver_qemu::{Confinement, Qemu, QemuConfig, prepare_kernel};
 use wakeful_sys::{pidfd, spawn};
 
@@ -83,7 +83,7 @@ impl Escapee {
         let disk = self.dir.path().join("plan");
         fs::write(&disk, plan).expect("can be written");
         let source = Source::Clone { golden: &self.golden, image: &self.image };
-        let launched = self.qemu.launch(&self.place, MACHINE, &disk, source).await;
+        let launched = self.qemu.launch(&self.place, MACHINE, &disk, Card::Unplugged, source).await;
         let Err(error) = launched else { panic!("it has no monitor") };
         assert!(matches!(error, Error::Ended { .. } | Error::Unfit { .. }), "{error:?}");
         assert!(!self.place.run.exists());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
-use wakeful_driver::{Driver, Engine, Image, Machine, Place, Source};
+use wakeful_driver::{Card, Driver, Engine, Image, Machine, Place, Source};
 use wakeful_driver_qemu::{Accel, Qemu, QemuConfig, fetch_hardened, prepare_kernel};
 use wakeful_guest_client::{Exec, Guest};
 use wakeful_guest_proto::control::Restore;
@@ -199,7 +199,7 @@ pub(crate) struct Sandbox {
 
 impl Sandbox {
     pub(crate) async fn launch(&self, source: Source<'_>) -> Result<Arc<dyn Engine>, wakeful_driver::Error> {
-        self.qemu.launch(&self.place, MACHINE, &self.base, source).await
+        self.qemu.launch(&self.place, MACHINE, &self.base, Card::Unplugged, source).await
     }
 
     /// From "loaded and stopped" to "the agent has confirmed", with a new secret.

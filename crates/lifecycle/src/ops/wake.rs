@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
-use wakeful_driver::{Driver, Engine, MemoryBase, Source};
+use wakeful_driver::{Card, Driver, Engine, MemoryBase, Source};
 use wakeful_model::{Cause, EventType, Fact, Memory, Outcome, Sandbox, State, observe};
 
 use super::{Checkpoint, event, machine_of, now, swap};
@@ -70,7 +70,7 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
     }
     let place = inner.layout.place(&row.id);
     let source = Source::Boot { secret: row.secret };
-    let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), source).await?;
+    let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), Card::Unplugged, source).await?;
     let who = Identity::of(row, row.runtime_generation + 1);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
     Ok((Held { engine: Some(engine), guest: Some(guest) }, false))
@@ -84,7 +84,9 @@ async fn load(
 ) -> Result<Arc<dyn Engine>, wakeful_driver::Error> {
     let dir = inner.layout.checkpoint(&row.id, checkpoint.generation);
     let source = Source::Wake { checkpoint: &dir, image: &checkpoint.image };
-    driver.launch(&inner.layout.place(&row.id), machine_of(row), &inner.layout.base(&row.base), source).await
+    driver
+        .launch(&inner.layout.place(&row.id), machine_of(row), &inner.layout.base(&row.base), Card::Unplugged, source)
+        .await
 }
 
 /// From here on this memory must never be loaded again.
