@@ -471,10 +471,7 @@ impl Owner {
 
     async fn fail_after_panic(&mut self, plan: &Plan, panic: String) -> Error {
         let problem = Error::Internal(format!("{} panicked: {panic}", plan.op()));
-        let place = self.inner.layout.place(&self.row.id);
-        if let Ok(driver) = self.inner.driver().await
-            && let Err(error) = driver.reap(&place).await
-        {
+        if let Err(error) = self.inner.reap(&self.row.id).await {
             error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not end the engine of a failed operation");
         }
         // The panicking task may have written the row: look at it again.
@@ -497,10 +494,7 @@ impl Owner {
                 } else {
                     ("engine_ended", format!("the engine ended by itself ({status}){}", quoted(&exit.output)))
                 };
-                let place = self.inner.layout.place(&self.row.id);
-                if let Ok(driver) = self.inner.driver().await
-                    && let Err(error) = driver.reap(&place).await
-                {
+                if let Err(error) = self.inner.reap(&self.row.id).await {
                     error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not clear up after a dead engine");
                 }
                 let cause = if exit.status.as_deref().is_some_and(|s| s.contains("signal")) {

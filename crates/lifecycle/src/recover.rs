@@ -171,7 +171,7 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
             }
             Err(reason) => {
                 warn!(sandbox_id = %row.id, reason, "engine is gone");
-                driver.reap(&place).await?;
+                inner.reap(&row.id).await?;
                 let persistent = row.policy.mode() == Mode::Persistent;
                 match observe(row.state, None, Fact::EngineMissing { persistent }) {
                     Outcome::Move(state) => {
@@ -188,14 +188,14 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
             }
             Err(reason) => {
                 warn!(sandbox_id = %row.id, reason, "the wake under way is lost, the next one boots");
-                driver.reap(&place).await?;
+                inner.reap(&row.id).await?;
                 let row = settle(inner, Sandbox { checkpoint: None, ..row }, EventType::Adopted).await?;
                 ops::remove_stale_images(inner, &row).await?;
                 Start { row, held: Held::default(), first: None }
             }
         },
         (State::Suspended(_) | State::Failed(_), _) => {
-            driver.reap(&place).await?;
+            inner.reap(&row.id).await?;
             let row = if row.transition.is_some() { settle(inner, row, EventType::Adopted).await? } else { row };
             ops::remove_stale_images(inner, &row).await?;
             Start { row, held: Held::default(), first: None }

@@ -183,7 +183,7 @@ async fn commit(
 /// After the commit: no process, no RAM, and only the files that the row names.
 async fn clear_up(inner: &Inner, row: &Sandbox, engine: &Arc<dyn Engine>) -> Result<(), Error> {
     engine.kill().await?;
-    inner.driver().await?.reap(&inner.layout.place(&row.id)).await?;
+    inner.reap(&row.id).await?;
     super::remove_stale_images(inner, row).await
 }
 
@@ -218,9 +218,7 @@ async fn go_on(inner: &Arc<Inner>, row: Sandbox, engine: Arc<dyn Engine>, cause:
 
 /// The engine is lost and nothing was committed: what is left is the disk.
 async fn gone(inner: &Arc<Inner>, before: Sandbox, detail: &str) -> Finished {
-    if let Ok(driver) = inner.driver().await
-        && let Err(error) = driver.reap(&inner.layout.place(&before.id)).await
-    {
+    if let Err(error) = inner.reap(&before.id).await {
         error!(sandbox_id = %before.id, error = error_chain(&error), "could not end a lost engine");
     }
     let mut row = before.clone();

@@ -139,8 +139,7 @@ async fn commit(
 
 /// The engine goes; what the row says by now (kept or spent) is what the next wake finds.
 async fn abandon(inner: &Arc<Inner>, row: Sandbox, cause: Cause, problem: Error) -> Finished {
-    let reaped = async { Ok::<_, Error>(inner.driver().await?.reap(&inner.layout.place(&row.id)).await?) };
-    if let Err(error) = reaped.await {
+    if let Err(error) = inner.reap(&row.id).await {
         error!(sandbox_id = %row.id, error = error_chain(&error), "could not end the engine of a failed wake");
     }
     let detail = error_chain(&problem);
