@@ -4,6 +4,7 @@ pub mod child;
 pub mod copy;
 pub mod guest;
 pub mod heap;
+pub mod net;
 pub mod pages;
 pub mod pidfd;
 pub mod spawn;

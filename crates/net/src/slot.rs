@@ -1,0 +1,199 @@
+//! One guest's slot.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use wakeful_model::Rules;
+
+use crate::account::{self, Account};
+use crate::inside::{inside, within};
+use crate::network::Shared;
+use crate::{Error, compile, files, nft, pool, tables};
+
+/// A network namespace in which one guest's card ends. Clones are the same slot.
+#[derive(Clone)]
+pub struct Slot(Arc<Inner>);
+
+struct Inner {
+    number: u32,
+    shared: Arc<Shared>,
+    namespace: Arc<OwnedFd>,
+    tap: Mutex<Option<OwnedFd>>,
+    /// What is in force; `None` after adoption. Held while it is changed, so that changes come one after another.
+    policy: tokio::sync::Mutex<Option<Rules>>,
+    released: AtomicBool,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("number", &self.0.number).finish_non_exhaustive()
+    }
+}
+
+impl Slot {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        number: u32,
+        namespace: OwnedFd,
+        tap: Option<OwnedFd>,
+        policy: Option<Rules>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            number,
+            shared,
+            namespace: Arc::new(namespace),
+            tap: Mutex::new(tap),
+            policy: tokio::sync::Mutex::new(policy),
+            released: AtomicBool::new(false),
+        }))
+    }
+
+    /// Its number, which no other slot of this network has at the same time.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// The guest's card, for the engine; once, and never after adoption, where the engine has it. It carries whole
+    /// Ethernet frames with nothing before them, does not block, and is gone when it is closed.
+    #[must_use]
+    pub fn take_tap(&self) -> Option<OwnedFd> {
+        self.0.tap.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The namespace.
+    #[must_use]
+    pub fn namespace(&self) -> BorrowedFd<'_> {
+        self.0.namespace.as_fd()
+    }
+
+    /// Whether these rules are in force, as far as is known without waiting.
+    pub(crate) fn has(&self, rules: &Rules) -> bool {
+        self.0.policy.try_lock().is_ok_and(|policy| policy.as_ref() == Some(rules))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.0.released.load(Ordering::Acquire) {
+            return Err(Error::Released { slot: self.0.number });
+        }
+        Ok(())
+    }
+
+    /// Puts another policy into force, at once and whole. What it no longer allows is cut, also where it is under way;
+    /// the rest goes on. Connections to names go on as long as the rules about names are the same.
+    ///
+    /// # Errors
+    /// The policy from before is in force then, unless the way out could not be opened or closed.
+    ///
+    /// # Cancel safety
+    /// It is put into force or not; asking again is safe.
+    pub async fn apply(&self, rules: &Rules) -> Result<(), Error> {
+        self.check()?;
+        let mut policy = self.0.policy.lock().await;
+        if policy.as_ref() == Some(rules) {
+            return Ok(());
+        }
+        let (shared, number) = (Arc::clone(&self.0.shared), self.0.number);
+        let was_open = policy.take().map(|rules| rules.allow_anything());
+        let new = rules.clone();
+        let work = move || {
+            let (mark, changed) = shared.plan.remember_names(number, &new)?;
+            nft::apply("set a policy", &compile::policy(&new, mark, changed))?;
+            let open = new.allow_anything();
+            if was_open == Some(open) { Ok(()) } else { shared.plan.set_uplink(number, open) }
+        };
+        within(Arc::clone(&self.0.namespace), work).await?;
+        *policy = Some(rules.clone());
+        Ok(())
+    }
+
+    /// Lets the guest begin connections to an address for `lifetime`, as one of an allowed name. What is begun in time
+    /// goes on.
+    ///
+    /// # Errors
+    /// If the kernel refuses; the set holds 65536 addresses.
+    pub async fn admit(&self, address: Ipv4Addr, lifetime: Duration) -> Result<(), Error> {
+        self.check()?;
+        let milliseconds = lifetime.as_millis().clamp(1, 7 * 24 * 3600 * 1000);
+        // Added first so that there is something to delete: an address that is there keeps its old lifetime otherwise.
+        let script = format!(
+            "add element inet wakeful names {{ {address} }}\ndelete element inet wakeful names {{ {address} }}\n\
+             add element inet wakeful names {{ {address} timeout {milliseconds}ms }}\n"
+        );
+        within(Arc::clone(&self.0.namespace), move || nft::apply("admit an address", &script)).await
+    }
+
+    /// What passed since the slot was made, and what was refused.
+    ///
+    /// # Errors
+    /// If it cannot be listed.
+    pub async fn account(&self) -> Result<Account, Error> {
+        self.check()?;
+        let plan = &self.0.shared.plan;
+        let (table, own) = (tables::host_table(&plan.tag), pool::uplink(plan.pool, self.0.number).1);
+        let here = within(Arc::clone(&self.0.namespace), || nft::list(&["ruleset"]));
+        let host = within(Arc::clone(&plan.host), move || nft::list(&["set", "inet", &table, "denied"]));
+        let (here, host) = tokio::join!(here, host);
+        let mut account = account::read(&here?)?;
+        let is_neighbour = |address: Ipv4Addr| {
+            format!("{address}/32").parse().is_ok_and(|one: wakeful_model::Cidr| one.is_inside(plan.pool))
+        };
+        account.denied.extend(account::read_host(&host?, own, is_neighbour)?);
+        Ok(account)
+    }
+
+    fn socket<T: Send>(&self, make: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        inside(self.namespace(), || Ok(make())).map_err(io::Error::other)?
+    }
+
+    /// A UDP socket in the slot.
+    ///
+    /// # Errors
+    /// As `bind`.
+    pub fn bind_udp(&self, address: SocketAddrV4) -> io::Result<UdpSocket> {
+        self.socket(|| UdpSocket::bind(address))
+    }
+
+    /// A listening TCP socket in the slot.
+    ///
+    /// # Errors
+    /// As `bind` and `listen`.
+    pub fn bind_tcp(&self, address: SocketAddrV4) -> io::Result<TcpListener> {
+        self.socket(|| TcpListener::bind(address))
+    }
+
+    /// A TCP socket in the slot that does not block and is not connected yet. What it connects to is held to the policy's
+    /// ranges; names are for its user to check.
+    ///
+    /// # Errors
+    /// As `socket`.
+    pub fn tcp_socket(&self) -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        self.socket(|| Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?))
+    }
+
+    /// Gives the slot up: it is nobody's at once, and taken down in the background. Twice is fine; what fails is left to
+    /// [`crate::Network::sweep`].
+    pub async fn release(self) {
+        self.give_up();
+    }
+
+    pub(crate) fn give_up(&self) {
+        if self.0.released.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        drop(self.take_tap());
+        let (shared, number) = (Arc::clone(&self.0.shared), self.0.number);
+        // Gone first, so that a daemon that starts now finds no second slot of this owner.
+        let owner = files::owner_file(&shared.plan.run_dir, number);
+        if let Err(error) = files::remove(&owner) {
+            tracing::warn!(slot = number, %error, "could not disown a network slot");
+        }
+        Shared::destroy_later(&shared, number);
+    }
+}
