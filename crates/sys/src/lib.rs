@@ -5,6 +5,7 @@ pub mod copy;
 pub mod guest;
 pub mod heap;
 pub mod net;
+pub mod origdst;
 pub mod pages;
 pub mod pidfd;
 pub mod spawn;
