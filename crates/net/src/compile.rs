@@ -155,3 +155,45 @@ pub(crate) fn policy(rules: &Rules, mark: u32, forget_names: bool) -> String {
     let _ = write!(text, "  chain verdicts {{\n{verdicts}  }}\n  chain own {{\n{own}  }}\n}}\n");
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(verdict: Verdict, to: &str, ports: &[u16]) -> Rule {
+        let to = to.parse().map_or_else(|()| Destination::Name(to.to_owned()), Destination::Range);
+        Rule { verdict, to, ports: ports.to_vec() }
+    }
+
+    #[test]
+    fn rules_keep_their_order() {
+        let list = vec![
+            rule(Verdict::Deny, "9.9.9.9/32", &[]),
+            rule(Verdict::Deny, "9.9.9.8/32", &[]),
+            rule(Verdict::Allow, "10.1.0.0/16", &[443, 80, 443]),
+            rule(Verdict::Allow, "api.example.org", &[443]),
+            rule(Verdict::Allow, "8.8.8.8/32", &[53]),
+            rule(Verdict::Deny, "bad.example.org", &[]),
+        ];
+        insta::assert_snapshot!(policy(&Rules { list, otherwise: Verdict::Deny }, 7, true));
+    }
+
+    #[test]
+    fn where_nothing_is_allowed_the_resolver_is_closed() {
+        let list = vec![rule(Verdict::Deny, "9.9.9.9/32", &[])];
+        insta::assert_snapshot!(policy(&Rules { list, otherwise: Verdict::Deny }, 1, false));
+    }
+
+    #[test]
+    fn private_ranges_stay_closed_under_allow_all() {
+        insta::assert_snapshot!(policy(&Rules { list: Vec::new(), otherwise: Verdict::Allow }, 1, false));
+    }
+
+    #[test]
+    fn only_names_count_for_connections_to_names() {
+        let name = || rule(Verdict::Allow, "api.example.org", &[443]);
+        let of = |list| names(&Rules { list, otherwise: Verdict::Deny });
+        assert_eq!(of(vec![name()]), of(vec![rule(Verdict::Deny, "9.9.9.9/32", &[]), name()]));
+        assert_ne!(of(vec![name()]), of(vec![rule(Verdict::Allow, "api.example.org", &[])]));
+    }
+}

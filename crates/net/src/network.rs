@@ -244,8 +244,6 @@ fn prepare(options: &Options) -> Result<Ground, Error> {
             pool
         }
     };
-    links.reserve(pool::route(pool)).map_err(Error::link("add a route for", pool.to_string()))?;
-    nft::apply("set the host's rules", &tables::host(&options.tag, pool))?;
     let forward = "/proc/sys/net/ipv4/ip_forward";
     let turned_forwarding_on = std::fs::read_to_string(forward).map_err(Error::io("read", forward))?.trim() == "0";
     if turned_forwarding_on {
@@ -268,15 +266,21 @@ impl Network {
         if !tag_is_sound {
             return Err(Error::InvalidTag { tag: options.tag });
         }
-        let (ground, options) = within(Arc::clone(&host), move || Ok((prepare(&options)?, options))).await?;
-        let plan = Plan {
-            host,
-            run_dir: options.run_dir,
-            tag: options.tag,
-            pool: ground.pool,
-            private: Ranges::private_but(&options.allow_private),
-            limits: options.limits,
-        };
+        let (wanted, inner) = (options.ready, Arc::clone(&host));
+        let (ground, plan) = within(host, move || {
+            let ground = prepare(&options)?;
+            let plan = Plan {
+                host: inner,
+                run_dir: options.run_dir,
+                tag: options.tag,
+                pool: ground.pool,
+                private: Ranges::private_but(&options.allow_private),
+                limits: options.limits,
+            };
+            plan.set_host()?;
+            Ok((ground, plan))
+        })
+        .await?;
         let phases: BTreeMap<_, _> = ground.slots.iter().map(|number| (*number, Phase::Found)).collect();
         let next = ground.slots.last().map_or(0, |last| last + 1);
         let stop = CancellationToken::new();
@@ -285,7 +289,7 @@ impl Network {
             numbers: Mutex::new(Numbers { phases, next }),
             ready: Mutex::default(),
             likely: Mutex::new(Rules { list: Vec::new(), otherwise: EgressVerdict::Allow }),
-            wanted: options.ready,
+            wanted,
             taken: Notify::new(),
             tasks: TaskTracker::new(),
             stop: stop.clone(),
@@ -376,18 +380,22 @@ impl Network {
     }
 
     /// Removes every slot whose owner is not kept, and whatever an earlier daemon left ready or half-made. Slots that this
-    /// one has ready stay.
+    /// one has ready stay. The host's table and route are set again, in case that somebody flushed them.
     ///
     /// # Errors
     /// The first; the rest is removed all the same.
     pub async fn sweep(&self, keep: impl Fn(&str) -> bool) -> Result<(), Error> {
-        let run_dir = &self.shared.plan.run_dir;
+        let shared = Arc::clone(&self.shared);
+        let found = apart(move || {
+            let run_dir = &shared.plan.run_dir;
+            let slots = files::slots(run_dir)?.into_iter();
+            slots.map(|number| Ok((number, files::owner(run_dir, number)?))).collect::<Result<Vec<_>, Error>>()
+        })
+        .await?;
         let mut first = Ok(());
-        for number in files::slots(run_dir)? {
-            if matches!(self.shared.phase(number), Some(Phase::Making | Phase::Ready | Phase::Leaving)) {
-                continue;
-            }
-            if !files::owner(run_dir, number)?.is_some_and(|owner| keep(&owner)) {
+        for (number, owner) in found {
+            let busy = matches!(self.shared.phase(number), Some(Phase::Making | Phase::Ready | Phase::Leaving));
+            if !busy && !owner.is_some_and(|owner| keep(&owner)) {
                 let done = self.shared.destroy(number).await;
                 first = first.and(done);
             }
@@ -396,6 +404,7 @@ impl Network {
         // Links whose directory is gone.
         let shared = Arc::clone(&self.shared);
         within(Arc::clone(&self.shared.plan.host), move || {
+            shared.plan.set_host()?;
             let prefix = tables::host_link(&shared.plan.tag, 0);
             let prefix = prefix.trim_end_matches('0');
             let mut links = Links::open().map_err(Error::link("open", "netlink"))?;
@@ -432,6 +441,13 @@ impl Network {
 }
 
 impl Plan {
+    /// Sets what is the host's own; again changes nothing.
+    fn set_host(&self) -> Result<(), Error> {
+        let mut links = Links::open().map_err(Error::link("open", "netlink"))?;
+        links.reserve(pool::route(self.pool)).map_err(Error::link("add a route for", self.pool.to_string()))?;
+        nft::apply("set the host's rules", &tables::host(&self.tag, self.pool))
+    }
+
     /// Removes what is the host's own, once no slot is left.
     fn leave_host(&self) -> Result<(), Error> {
         if !files::slots(&self.run_dir)?.is_empty() {

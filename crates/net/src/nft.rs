@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
@@ -33,14 +33,18 @@ fn run(doing: &'static str, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>,
     let failed = |source: io::Error| Error::RunNft { source };
     let (stdin, stdout, stderr) =
         (memory(input).map_err(failed)?, memory(&[]).map_err(failed)?, memory(&[]).map_err(failed)?);
-    let mut command = Command::new("nft");
-    command.args(arguments).stdin(stdin);
-    command.stdout(Stdio::from(stdout.try_clone().map_err(failed)?));
-    command.stderr(Stdio::from(stderr.try_clone().map_err(failed)?));
-    let mut child = command.spawn().map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => Error::NoNft,
-        _ => Error::RunNft { source },
-    })?;
+    let spawn = |program: &str| -> io::Result<Child> {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(stdin.try_clone()?).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+        command.spawn()
+    };
+    let not_found = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let mut child = match spawn("nft") {
+        // A user's search path need not have it.
+        Err(error) if not_found(&error) => spawn("/usr/sbin/nft"),
+        started => started,
+    }
+    .map_err(|source| if not_found(&source) { Error::NoNft } else { Error::RunNft { source } })?;
     let ended = wakeful_sys::pidfd::open(child.id())
         .and_then(|pidfd| wakeful_sys::pidfd::wait_ended(pidfd, DEADLINE))
         .map_err(failed);

@@ -24,8 +24,9 @@ struct Inner {
     shared: Arc<Shared>,
     namespace: Arc<OwnedFd>,
     tap: Mutex<Option<OwnedFd>>,
-    /// What is in force; `None` after adoption. Held while it is changed, so that changes come one after another.
-    policy: tokio::sync::Mutex<Option<Rules>>,
+    /// What is in force; `None` after adoption. Held while it is changed, also where nobody waits any more, so that changes
+    /// come one after another.
+    policy: Arc<tokio::sync::Mutex<Option<Rules>>>,
     released: AtomicBool,
 }
 
@@ -48,7 +49,7 @@ impl Slot {
             shared,
             namespace: Arc::new(namespace),
             tap: Mutex::new(tap),
-            policy: tokio::sync::Mutex::new(policy),
+            policy: Arc::new(tokio::sync::Mutex::new(policy)),
             released: AtomicBool::new(false),
         }))
     }
@@ -91,25 +92,26 @@ impl Slot {
     /// The policy from before is in force then, unless the way out could not be opened or closed.
     ///
     /// # Cancel safety
-    /// It is put into force or not; asking again is safe.
+    /// It is put into force all the same, before any that is asked for later.
     pub async fn apply(&self, rules: &Rules) -> Result<(), Error> {
         self.check()?;
-        let mut policy = self.0.policy.lock().await;
+        let mut policy = Arc::clone(&self.0.policy).lock_owned().await;
         if policy.as_ref() == Some(rules) {
             return Ok(());
         }
-        let (shared, number) = (Arc::clone(&self.0.shared), self.0.number);
-        let was_open = policy.take().map(|rules| rules.allow_anything());
-        let new = rules.clone();
-        let work = move || {
-            let (mark, changed) = shared.plan.remember_names(number, &new)?;
-            nft::apply("set a policy", &compile::policy(&new, mark, changed))?;
-            let open = new.allow_anything();
-            if was_open == Some(open) { Ok(()) } else { shared.plan.set_uplink(number, open) }
-        };
-        within(Arc::clone(&self.0.namespace), work).await?;
-        *policy = Some(rules.clone());
-        Ok(())
+        let (shared, number, rules) = (Arc::clone(&self.0.shared), self.0.number, rules.clone());
+        within(Arc::clone(&self.0.namespace), move || {
+            let was_open = policy.take().map(|rules| rules.allow_anything());
+            let (mark, changed) = shared.plan.remember_names(number, &rules)?;
+            nft::apply("set a policy", &compile::policy(&rules, mark, changed))?;
+            let open = rules.allow_anything();
+            if was_open != Some(open) {
+                shared.plan.set_uplink(number, open)?;
+            }
+            *policy = Some(rules);
+            Ok(())
+        })
+        .await
     }
 
     /// Lets the guest begin connections to an address for `lifetime`, as one of an allowed name. What is begun in time

@@ -200,14 +200,16 @@ pub(crate) fn host_table(tag: &str) -> String {
     format!("wakeful_{tag}")
 }
 
-/// The host's table: guests reach neither the host nor each other, and nobody begins a connection to them. What was
-/// counted stays when it is set again.
+/// The host's table: guests reach neither the host nor each other, and nobody begins a connection to them. The host is
+/// closed to them before its ports are forwarded elsewhere, as a container engine may do. What was counted stays when the
+/// table is set again.
 pub(crate) fn host(tag: &str, pool: Cidr) -> String {
     let (table, links, pool) = (host_table(tag), format!("\"wk{tag}x*\""), pool.network());
     format!(
         "table inet {table} {{
   set denied {{ type ipv4_addr . ipv4_addr . inet_proto . inet_service; flags dynamic,timeout; size 65536; timeout 1h; counter; }}
   chain refuse {{ }}
+  chain prerouting {{ type filter hook prerouting priority mangle; policy accept; }}
   chain input {{ type filter hook input priority filter - 10; policy accept; }}
   chain forward {{ type filter hook forward priority filter - 10; policy accept; }}
   chain outward {{ type nat hook postrouting priority srcnat; policy accept; }}
@@ -221,6 +223,9 @@ table inet {table} {{
     meta nfproto ipv4 reject with icmp type admin-prohibited
     drop
   }}
+  chain prerouting {{
+    iifname {links} fib daddr type {{ local, broadcast, multicast }} goto refuse
+  }}
   chain input {{
     iifname {links} goto refuse
   }}
@@ -229,6 +234,7 @@ table inet {table} {{
     iifname {links} meta nfproto != ipv4 drop
     iifname {links} ip saddr != {pool} drop
     oifname {links} ct state != {{ established, related }} drop
+    iifname {links} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu
   }}
   chain outward {{
     ip saddr {pool} oifname != {links} masquerade

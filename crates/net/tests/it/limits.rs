@@ -24,11 +24,21 @@ fn connections_are_counted() {
 }
 
 #[test]
-fn bandwidth_is_held_to_in_both_directions() {
+fn what_is_sent_is_held_to_its_bandwidth() {
+    measure((Some(RATE), None));
+}
+
+#[test]
+fn what_is_received_is_held_to_its_bandwidth() {
+    measure((None, Some(RATE)));
+}
+
+const RATE: u64 = 2_000_000;
+
+fn measure(limits: (Option<u64>, Option<u64>)) {
     world::run(async |world| {
-        const RATE: u64 = 2_000_000;
         let mut options = world.options(0);
-        options.limits = Limits { bytes_per_second_up: Some(RATE), ..Limits::default() };
+        (options.limits.bytes_per_second_up, options.limits.bytes_per_second_down) = limits;
         let network = Network::open(options).await.expect("opens");
         let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
         let guest = Guest::new(&slot);

@@ -45,6 +45,11 @@ fn host_neighbours_metadata_and_private_ranges_are_out_of_reach() {
             assert!(was_denied(&account, reason, address, 6, 80), "{address} {reason}: {:?}", account.denied);
             assert!(!guest.pings(address) || address == GATEWAY, "{address}");
         }
+        // A port of the host that leads elsewhere is the host's all the same.
+        output("nft add table ip container");
+        output("nft 'add chain ip container in { type nat hook prerouting priority dstnat; }'");
+        output("nft add rule ip container in tcp dport 8080 dnat to 203.0.113.2");
+        assert!(!guest.reaches(HOST, 8080));
         assert!(!guest.reaches_by_udp(METADATA, 53));
         assert!(!guest.reaches_by_udp(HOST, 53));
         assert!(!guest.reaches(GATEWAY, wakeful_net::PROXY_PORT), "the proxy is not for direct use");

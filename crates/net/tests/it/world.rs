@@ -103,7 +103,7 @@ impl World {
             for port in TCP_PORTS {
                 let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).expect("is free");
                 thread::spawn(move || {
-                    listener.incoming().flatten().for_each(|stream| drop(thread::spawn(|| echo(stream))))
+                    listener.incoming().flatten().for_each(|stream| drop(thread::spawn(|| echo(stream))));
                 });
             }
             for address in [OUTSIDE, OTHER, THIRD, PRIVATE, METADATA] {
