@@ -143,6 +143,8 @@ impl Plan {
 
     /// Removes everything of a slot. What is not there is removed; what fails can be tried again.
     pub(crate) fn destroy(&self, number: u32) -> Result<(), Error> {
+        // First, so that nobody adopts the rest.
+        files::remove(&files::owner_file(&self.run_dir, number))?;
         inside(self.host.as_fd(), || remove_link(&host_link(&self.tag, number)))?;
         let directory = files::directory(&self.run_dir, number);
         let file = directory.join("netns");

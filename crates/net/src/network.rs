@@ -1,7 +1,7 @@
 //! The slots of one daemon.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use wakeful_model::{Cidr, EgressVerdict, Rules};
 
 use crate::construct::{Made, Plan};
-use crate::inside::{apart, within};
+use crate::inside::{apart, inside, within};
 use crate::links::{self, Links};
 use crate::ranges::Ranges;
 use crate::{Error, Slot, files, nft, pool, tables};
@@ -166,9 +166,16 @@ impl Shared {
                 }
             }
             if self.stop.run_until_cancelled(self.taken.notified()).await.is_none() {
+                self.give_up_ready();
                 return;
             }
         }
+    }
+
+    /// Those that are ready hold the network; with it gone, nobody takes them any more.
+    fn give_up_ready(&self) {
+        let ready: Vec<_> = lock(&self.ready).drain(..).collect();
+        ready.iter().for_each(Slot::give_up);
     }
 
     /// A slot made for one caller. If that one leaves meanwhile, it is ready for the next.
@@ -355,7 +362,8 @@ impl Network {
     }
 
     /// Finds the slot that an earlier daemon handed out to `owner`, the latest if there are more. It has no TAP any more,
-    /// which its engine has, and its policy is in force but not known until one is applied.
+    /// which its engine has, and its policy is in force but not known until one is applied. One whose namespace is gone is
+    /// removed.
     ///
     /// # Errors
     /// If it is there and cannot be opened.
@@ -373,6 +381,12 @@ impl Network {
             let Some((_, number)) = latest else { return Ok(None) };
             let file = files::directory(run_dir, number).join("netns");
             let namespace = std::fs::File::open(&file).map_err(Error::io("open", &file))?;
+            if inside(namespace.as_fd(), || Ok(())).is_err() {
+                // A file that nothing is mounted on: the host was started anew.
+                shared.plan.destroy(number)?;
+                shared.set_phase(number, None);
+                return Ok(None);
+            }
             shared.set_phase(number, Some(Phase::Taken));
             Ok(Some(Slot::new(Arc::clone(&shared), number, namespace.into(), None, None)))
         })
@@ -420,17 +434,15 @@ impl Network {
         .await
     }
 
-    /// Ends the keeping of ready slots and removes them, and waits for those that are being removed; with the last slot
+    /// Ends the keeping of ready slots and removes them (as dropping the last clone does), and waits for those that are being removed; with the last slot
     /// the host's table and route go too. Slots in use stay.
     pub async fn close(&self) {
         let shared = &self.shared;
         shared.stop.cancel();
         shared.tasks.close();
         shared.tasks.wait().await;
-        let ready: Vec<_> = lock(&shared.ready).drain(..).collect();
-        for slot in ready {
-            slot.release().await;
-        }
+        // One whose caller left meanwhile.
+        shared.give_up_ready();
         shared.tasks.wait().await;
         let last = Arc::clone(shared);
         let done = within(Arc::clone(&shared.plan.host), move || last.plan.leave_host()).await;

@@ -41,6 +41,11 @@ fn slots_outlive_the_daemon_and_are_swept() {
         // Of a daemon that died at the worst moments: a link without a directory, a directory without anything.
         output("ip link add wk0abcdx9999 type veth peer name lost0");
         std::fs::create_dir(world.directory.path().join("net/8888")).expect("can be made");
+        // And of one from before the host was started anew.
+        std::fs::create_dir(world.directory.path().join("net/7777")).expect("can be made");
+        std::fs::write(world.directory.path().join("net/7777/netns"), "").expect("can be written");
+        std::fs::write(world.directory.path().join("net/7777/owner"), "sbx_old").expect("can be written");
+        assert!(network.adopt("sbx_old").await.expect("can be looked for").is_none());
         network.sweep(|_| false).await.expect("sweeps");
         network.sweep(|_| false).await.expect("twice is fine");
         adopted.release().await;

@@ -70,6 +70,13 @@ fn a_slot_that_nobody_waits_for_is_not_lost() {
         wait_for("it is kept for the next", async || network.ready() == 1).await;
         network.take("sbx_b", &allow_all()).await.expect("is ready");
         assert!(network.adopt("sbx_a").await.expect("can be looked for").is_none());
+        // Nor those that are ready when the network is dropped.
+        network.sweep(|_| false).await.expect("sweeps");
+        drop(network);
+        let network = Network::open(world.options(2)).await.expect("opens");
+        wait_for("slots are made ready", async || network.ready() == 2).await;
+        drop(network);
+        wait_for("they are removed", async || !output("ip -o link").contains("wk0abcd")).await;
     });
 }
 
