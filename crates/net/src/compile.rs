@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use wakeful_model::{Cidr, Destination, EgressVerdict as Verdict, Rule, Rules};
+use wakeful_model::{Cidr, Destination, EgressVerdict as Verdict, Rule, Rules, name_matches};
 
 use crate::ranges::Ranges;
 
@@ -82,6 +82,12 @@ pub(crate) fn names(rules: &Rules) -> String {
         }
     }
     text
+}
+
+/// Whether a rule allows a host's name, and none before it denies it.
+pub(crate) fn allows_name(rules: &Rules, host: &str) -> bool {
+    let about = |rule: &&Rule| matches!(&rule.to, Destination::Name(name) if name_matches(name, host));
+    rules.list.iter().find(about).is_some_and(|rule| rule.verdict == Verdict::Allow)
 }
 
 /// One transaction that puts a policy into a slot's table. `mark` stands for what it says about names, and is on every

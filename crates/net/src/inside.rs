@@ -1,5 +1,5 @@
-//! Work in a network namespace. A namespace belongs to a thread, and a thread of the runtime must never change it; so each
-//! piece of work gets a thread of its own, which ends with it (some 50 microseconds).
+//! Work in a network namespace. A namespace belongs to a thread, and a thread of the runtime must never change it; so
+//! each piece of work gets a thread of its own, which ends with it (some 50 microseconds).
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

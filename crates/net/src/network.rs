@@ -324,8 +324,8 @@ impl Network {
         lock(&self.shared.ready).len()
     }
 
-    /// Hands out a slot in which `rules` are in force. One that is ready for the same rules as the last costs a file; for
-    /// other rules they are set first; and if none is ready, one is made.
+    /// Hands out a slot in which `rules` are in force. One that is ready for the same rules as the last costs a file;
+    /// for other rules they are set first; and if none is ready, one is made.
     ///
     /// # Errors
     /// If the pool is used up, or the kernel refuses.
@@ -361,9 +361,9 @@ impl Network {
         Ok(slot)
     }
 
-    /// Finds the slot that an earlier daemon handed out to `owner`, the latest if there are more. It has no TAP any more,
-    /// which its engine has, and its policy is in force but not known until one is applied. One whose namespace is gone is
-    /// removed.
+    /// Finds the slot that an earlier daemon handed out to `owner`, the latest if there are more. It has no TAP any
+    /// more, which its engine has, and its policy is in force but not known until one is applied. One whose namespace
+    /// is gone is removed.
     ///
     /// # Errors
     /// If it is there and cannot be opened.
@@ -393,8 +393,8 @@ impl Network {
         .await
     }
 
-    /// Removes every slot whose owner is not kept, and whatever an earlier daemon left ready or half-made. Slots that this
-    /// one has ready stay. The host's table and route are set again, in case that somebody flushed them.
+    /// Removes every slot whose owner is not kept, and whatever an earlier daemon left ready or half-made. Slots that
+    /// this one has ready stay. The host's table and route are set again, in case that somebody flushed them.
     ///
     /// # Errors
     /// The first; the rest is removed all the same.
@@ -434,8 +434,8 @@ impl Network {
         .await
     }
 
-    /// Ends the keeping of ready slots and removes them (as dropping the last clone does), and waits for those that are being removed; with the last slot
-    /// the host's table and route go too. Slots in use stay.
+    /// Ends the keeping of ready slots and removes them (as dropping the last clone does), and waits for those that are
+    /// being removed; with the last slot the host's table and route go too. Slots in use stay.
     pub async fn close(&self) {
         let shared = &self.shared;
         shared.stop.cancel();

@@ -1,5 +1,6 @@
 //! One guest's slot.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -24,9 +25,9 @@ struct Inner {
     shared: Arc<Shared>,
     namespace: Arc<OwnedFd>,
     tap: Mutex<Option<OwnedFd>>,
-    /// What is in force; `None` after adoption. Held while it is changed, also where nobody waits any more, so that changes
-    /// come one after another.
-    policy: Arc<tokio::sync::Mutex<Option<Rules>>>,
+    /// What is in force; `None` after adoption. Held while it is changed, also where nobody waits any more, so that
+    /// changes come one after another.
+    policy: Arc<tokio::sync::RwLock<Option<Rules>>>,
     released: AtomicBool,
 }
 
@@ -49,7 +50,7 @@ impl Slot {
             shared,
             namespace: Arc::new(namespace),
             tap: Mutex::new(tap),
-            policy: Arc::new(tokio::sync::Mutex::new(policy)),
+            policy: Arc::new(tokio::sync::RwLock::new(policy)),
             released: AtomicBool::new(false),
         }))
     }
@@ -75,7 +76,7 @@ impl Slot {
 
     /// Whether these rules are in force, as far as is known without waiting.
     pub(crate) fn has(&self, rules: &Rules) -> bool {
-        self.0.policy.try_lock().is_ok_and(|policy| policy.as_ref() == Some(rules))
+        self.0.policy.try_read().is_ok_and(|policy| policy.as_ref() == Some(rules))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -95,7 +96,7 @@ impl Slot {
     /// It is put into force all the same, before any that is asked for later.
     pub async fn apply(&self, rules: &Rules) -> Result<(), Error> {
         self.check()?;
-        let mut policy = Arc::clone(&self.0.policy).lock_owned().await;
+        let mut policy = Arc::clone(&self.0.policy).write_owned().await;
         if policy.as_ref() == Some(rules) {
             return Ok(());
         }
@@ -114,20 +115,38 @@ impl Slot {
         .await
     }
 
-    /// Lets the guest begin connections to an address for `lifetime`, as one of an allowed name. What is begun in time
-    /// goes on.
+    /// Lets the guest begin connections to the addresses of a name for `lifetime`, if a rule that is in force allows
+    /// the name; whether one does is the answer. What is begun in time goes on; asked again, the later lifetime holds.
+    /// After adoption no rules are known, so none does, until a policy is applied.
     ///
     /// # Errors
     /// If the kernel refuses; the set holds 65536 addresses.
-    pub async fn admit(&self, address: Ipv4Addr, lifetime: Duration) -> Result<(), Error> {
+    pub async fn admit(&self, name: &str, addresses: &[Ipv4Addr], lifetime: Duration) -> Result<bool, Error> {
         self.check()?;
+        // Held to the end, so that no address of an earlier policy comes after a change.
+        let policy = Arc::clone(&self.0.policy).read_owned().await;
+        if !policy.as_ref().is_some_and(|rules| compile::allows_name(rules, name)) {
+            return Ok(false);
+        }
+        let addresses: BTreeSet<_> = addresses.iter().copied().collect();
+        if addresses.is_empty() {
+            return Ok(true);
+        }
         let milliseconds = lifetime.as_millis().clamp(1, 7 * 24 * 3600 * 1000);
+        let list = |each: &dyn Fn(&Ipv4Addr) -> String| addresses.iter().map(each).collect::<Vec<_>>().join(", ");
+        let (bare, timed) =
+            (list(&Ipv4Addr::to_string), list(&|address| format!("{address} timeout {milliseconds}ms")));
         // Added first so that there is something to delete: an address that is there keeps its old lifetime otherwise.
         let script = format!(
-            "add element inet wakeful names {{ {address} }}\ndelete element inet wakeful names {{ {address} }}\n\
-             add element inet wakeful names {{ {address} timeout {milliseconds}ms }}\n"
+            "add element inet wakeful names {{ {bare} }}\ndelete element inet wakeful names {{ {bare} }}\n\
+             add element inet wakeful names {{ {timed} }}\n"
         );
-        within(Arc::clone(&self.0.namespace), move || nft::apply("admit an address", &script)).await
+        within(Arc::clone(&self.0.namespace), move || {
+            let _in_force = policy;
+            nft::apply("admit an address", &script)
+        })
+        .await?;
+        Ok(true)
     }
 
     /// What passed since the slot was made, and what was refused.
@@ -169,8 +188,8 @@ impl Slot {
         self.socket(|| TcpListener::bind(address))
     }
 
-    /// A TCP socket in the slot that does not block and is not connected yet. What it connects to is held to the policy's
-    /// ranges; names are for its user to check.
+    /// A TCP socket in the slot that does not block and is not connected yet. What it connects to is held to the
+    /// policy's ranges; names are for its user to check.
     ///
     /// # Errors
     /// As `socket`.
@@ -179,8 +198,8 @@ impl Slot {
         self.socket(|| Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?))
     }
 
-    /// Gives the slot up: it is nobody's at once, and taken down in the background. Twice is fine; what fails is left to
-    /// [`crate::Network::sweep`].
+    /// Gives the slot up: it is nobody's at once, and taken down in the background. Twice is fine; what fails is left
+    /// to [`crate::Network::sweep`].
     pub async fn release(self) {
         self.give_up();
     }

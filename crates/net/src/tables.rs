@@ -201,8 +201,8 @@ pub(crate) fn host_table(tag: &str) -> String {
 }
 
 /// The host's table: guests reach neither the host nor each other, and nobody begins a connection to them. The host is
-/// closed to them before its ports are forwarded elsewhere, as a container engine may do. What was counted stays when the
-/// table is set again.
+/// closed to them before its ports are forwarded elsewhere, as a container engine may do. What was counted stays when
+/// the table is set again.
 pub(crate) fn host(tag: &str, pool: Cidr) -> String {
     let (table, links, pool) = (host_table(tag), format!("\"wk{tag}x*\""), pool.network());
     format!(

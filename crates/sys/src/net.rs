@@ -17,8 +17,8 @@ pub fn leave_network() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Puts the calling thread, and what it starts from now on, into a mount namespace of its own. Its working directory and
-/// umask become its own too.
+/// Puts the calling thread, and what it starts from now on, into a mount namespace of its own. Its working directory
+/// and umask become its own too.
 ///
 /// # Errors
 /// Without the right to.
@@ -43,8 +43,8 @@ pub fn current_network() -> io::Result<OwnedFd> {
     Ok(std::fs::File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Makes a TAP device in the calling thread's network namespace. It is there as long as the descriptor is: whole Ethernet
-/// frames are read and written, with nothing before them.
+/// Makes a TAP device in the calling thread's network namespace. It is there as long as the descriptor is: whole
+/// Ethernet frames are read and written, with nothing before them.
 ///
 /// # Errors
 /// If the kernel has no TUN/TAP driver, the name is taken or longer than 15 bytes, or without the right to.

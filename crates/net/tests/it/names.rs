@@ -34,6 +34,12 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
+async fn admit(slot: &Slot, address: Ipv4Addr, lifetime: Duration) {
+    // Twice in one answer is fine.
+    let admitted = slot.admit("API.example.org.", &[address, address], lifetime).await;
+    assert!(admitted.expect("can be"), "is allowed");
+}
+
 fn named() -> Rules {
     lists(&["203.0.113.4/32"], &[], &[], &["api.example.org"])
 }
@@ -46,7 +52,7 @@ fn connections_to_names_go_through_the_proxy() {
         let told = proxy(&slot);
         let guest = Guest::new(&slot);
         assert!(!guest.reaches(OUTSIDE, 443), "not admitted");
-        slot.admit(OUTSIDE, LONG).await.expect("is admitted");
+        admit(&slot, OUTSIDE, LONG).await;
         assert!(guest.reaches(OUTSIDE, 443));
         assert_eq!(told.recv_timeout(SOON), Ok(SocketAddrV4::new(OUTSIDE, 443)));
         assert!(guest.reaches(THIRD, 443), "a range goes straight");
@@ -58,7 +64,7 @@ fn connections_to_names_go_through_the_proxy() {
         // Names are asked of our resolver only, also where a range without port 53 would allow another.
         assert!(!guest.reaches_by_udp(THIRD, 53) && !guest.reaches(THIRD, 53) && !guest.reaches_by_udp(OUTSIDE, 53));
         // A name never leads into a private network.
-        slot.admit(PRIVATE, LONG).await.expect("is admitted");
+        admit(&slot, PRIVATE, LONG).await;
         assert!(!guest.reaches(PRIVATE, 80));
         let account = slot.account().await.expect("is there");
         let cases = [
@@ -87,7 +93,7 @@ fn a_connection_outlives_its_addresss_lifetime_and_not_its_policy() {
         let slot = network.take("sbx_a", &named()).await.expect("is made");
         let _told = proxy(&slot);
         let guest = Guest::new(&slot);
-        slot.admit(OUTSIDE, Duration::from_millis(700)).await.expect("is admitted");
+        admit(&slot, OUTSIDE, Duration::from_millis(700)).await;
         let mut stream = guest.connect(OUTSIDE, 443).expect("connects");
         let socket = guest.udp(OUTSIDE, 9000).expect("connects");
         exchange(&socket, b"a").expect("answers");
@@ -99,8 +105,8 @@ fn a_connection_outlives_its_addresss_lifetime_and_not_its_policy() {
         ping(&mut stream).expect("goes on");
         exchange(&socket, b"c").expect("goes on");
         // A lifetime is made longer by asking again.
-        slot.admit(OUTSIDE, Duration::from_millis(300)).await.expect("is admitted");
-        slot.admit(OUTSIDE, LONG).await.expect("is admitted");
+        admit(&slot, OUTSIDE, Duration::from_millis(300)).await;
+        admit(&slot, OUTSIDE, LONG).await;
         tokio::time::sleep(Duration::from_millis(400)).await;
         assert!(guest.reaches(OUTSIDE, 443));
         let begun = Instant::now();
@@ -109,6 +115,9 @@ fn a_connection_outlives_its_addresss_lifetime_and_not_its_policy() {
         exchange(&socket, b"d").expect_err("is cut");
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         assert!(!guest.reaches(OUTSIDE, 443), "addresses of other names are forgotten");
+        let late = slot.admit("api.example.org", &[OUTSIDE], LONG).await;
+        assert!(!late.expect("can be asked"), "and come too late");
+        assert!(!guest.reaches(OUTSIDE, 443));
     });
 }
 

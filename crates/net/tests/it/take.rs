@@ -41,6 +41,23 @@ fn a_ready_slot_is_handed_out_at_once() {
 }
 
 #[test]
+fn many_are_made_at_once() {
+    world::run(async |world| {
+        let network = Network::open(world.options(1)).await.expect("opens");
+        let rules = allow_all();
+        let (a, b, c, d) = tokio::join!(
+            network.take("a", &rules),
+            network.take("b", &rules),
+            network.take("c", &rules),
+            network.take("d", &rules)
+        );
+        for slot in [a, b, c, d] {
+            assert!(Guest::new(&slot.expect("is made")).reaches(OUTSIDE, 80));
+        }
+    });
+}
+
+#[test]
 fn closing_leaves_nothing() {
     world::run(async |world| {
         let routes = output("ip route");
