@@ -1,6 +1,7 @@
 //! The resolver: answers on UDP and TCP, decides before anything leaves.
 
 mod answer;
+mod pace;
 mod upstream;
 
 use std::io;
@@ -14,6 +15,7 @@ use tokio::sync::Semaphore;
 pub use upstream::Upstream;
 
 use crate::gatekeeper::Shared;
+use pace::Pace;
 
 /// Longer questions have no honest reason.
 const LONGEST_QUESTION: usize = 4096;
@@ -22,12 +24,12 @@ const LONGEST_TCP_ANSWER: usize = 65535;
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 pub(crate) fn serve(shared: &Arc<Shared>, udp: UdpSocket, tcp: TcpListener) {
-    let questions = Arc::new(Semaphore::new(shared.limits.questions));
+    let doors = Arc::new(Doors { under_way: Arc::new(Semaphore::new(shared.limits.questions)), pace: Pace::new() });
     let (one, other) = (shared.clone(), shared.clone());
-    let also = questions.clone();
+    let also = doors.clone();
     shared.tasks.spawn(async move {
         let end = one.end.clone();
-        end.run_until_cancelled(datagrams(&one, &Arc::new(udp), &questions)).await;
+        end.run_until_cancelled(datagrams(&one, &Arc::new(udp), &doors)).await;
     });
     shared.tasks.spawn(async move {
         let end = other.end.clone();
@@ -35,7 +37,13 @@ pub(crate) fn serve(shared: &Arc<Shared>, udp: UdpSocket, tcp: TcpListener) {
     });
 }
 
-async fn datagrams(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, questions: &Arc<Semaphore>) {
+/// What keeps a guest from asking more than is good for the host.
+struct Doors {
+    under_way: Arc<Semaphore>,
+    pace: Pace,
+}
+
+async fn datagrams(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, doors: &Doors) {
     let mut buffer = vec![0; LONGEST_QUESTION];
     loop {
         let (length, from) = match socket.recv_from(&mut buffer).await {
@@ -46,7 +54,10 @@ async fn datagrams(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, questions: &Ar
                 continue;
             }
         };
-        let Ok(permit) = questions.clone().try_acquire_owned() else { continue };
+        if !doors.pace.step() {
+            continue;
+        }
+        let Ok(permit) = doors.under_way.clone().try_acquire_owned() else { continue };
         let (shared, socket, question) = (shared.clone(), socket.clone(), buffer[..length].to_vec());
         let tasks = shared.tasks.clone();
         tasks.spawn(async move {
@@ -63,7 +74,7 @@ async fn datagrams(shared: &Arc<Shared>, socket: &Arc<UdpSocket>, questions: &Ar
     }
 }
 
-async fn connections(shared: &Arc<Shared>, listener: &TcpListener, questions: &Arc<Semaphore>) {
+async fn connections(shared: &Arc<Shared>, listener: &TcpListener, doors: &Arc<Doors>) {
     let seats = Arc::new(Semaphore::new(shared.limits.dns_connections));
     loop {
         let stream = match listener.accept().await {
@@ -75,11 +86,11 @@ async fn connections(shared: &Arc<Shared>, listener: &TcpListener, questions: &A
             }
         };
         let Ok(seat) = seats.clone().try_acquire_owned() else { continue };
-        let (shared, questions) = (shared.clone(), questions.clone());
+        let (shared, doors) = (shared.clone(), doors.clone());
         let tasks = shared.tasks.clone();
         tasks.spawn(async move {
             let end = shared.end.clone();
-            if let Some(Err(e)) = end.run_until_cancelled(conversation(&shared, stream, &questions)).await {
+            if let Some(Err(e)) = end.run_until_cancelled(conversation(&shared, stream, &doors)).await {
                 tracing::trace!(error = %e, "a connection to the resolver ended");
             }
             drop(seat);
@@ -88,7 +99,7 @@ async fn connections(shared: &Arc<Shared>, listener: &TcpListener, questions: &A
 }
 
 /// One question after the other. Each step has the idle deadline, so that one byte now and then keeps nothing open.
-async fn conversation(shared: &Shared, mut stream: TcpStream, questions: &Semaphore) -> io::Result<()> {
+async fn conversation(shared: &Shared, mut stream: TcpStream, doors: &Doors) -> io::Result<()> {
     let idle = shared.limits.dns_idle;
     let read = async |stream: &mut TcpStream| {
         let length = usize::from(stream.read_u16().await?);
@@ -101,7 +112,10 @@ async fn conversation(shared: &Shared, mut stream: TcpStream, questions: &Semaph
     };
     loop {
         let question = tokio::time::timeout(idle, read(&mut stream)).await??;
-        let permit = questions.acquire().await.map_err(io::Error::other)?;
+        while !doors.pace.step() {
+            tokio::time::sleep(pace::REST).await;
+        }
+        let permit = doors.under_way.acquire().await.map_err(io::Error::other)?;
         let Some(answer) = answer::to(shared, &question).await else { return Ok(()) };
         let Some(bytes) = answer.encode(LONGEST_TCP_ANSWER) else { return Ok(()) };
         drop(permit);

@@ -18,8 +18,11 @@
 //! Everything that a guest can make grow has a bound ([`Limits`]), everything that it can make wait has a deadline.
 //! When something fails it fails closed: no answer, or a reset; [`Gatekeeper::refused`] says what was refused.
 //!
-//! What it cannot do: a plain HTTP server that picks its host by another header than `Host` is not understood, and on
-//! ports other than the web's, protocols without names pass by address where a rule names the port.
+//! What it cannot do:
+//! - Inside TLS nothing is seen: a server that takes another `Host` than the name of its certificate serves that one.
+//! - A server that picks its host by another header than `Host` is not understood.
+//! - On ports other than the web's, protocols without names pass by address where a rule names the port.
+//! - A denied name under rules that allow the rest only keeps the honest out: its address can be used without it.
 
 mod book;
 mod dns;

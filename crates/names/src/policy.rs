@@ -19,6 +19,15 @@ pub(crate) enum Via {
     Name,
 }
 
+/// Why a connection has no name on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nameless {
+    /// Its protocol has none.
+    ByNature,
+    /// It could have named someone, and did not.
+    ByChoice,
+}
+
 #[derive(Debug)]
 pub(crate) struct Policy {
     rules: Rules,
@@ -128,7 +137,7 @@ impl Policy {
     }
 
     /// Whether a connection without any name on the wire is allowed; `names` are those that the address was given for.
-    pub(crate) fn by_port(&self, names: &[String], address: Ipv4Addr, port: u16) -> bool {
+    pub(crate) fn by_port(&self, why: Nameless, names: &[String], address: Ipv4Addr, port: u16) -> bool {
         for rule in self.rules.list.iter().filter(|rule| at_port(rule, port)) {
             match &rule.to {
                 Destination::Range(range) if covers(*range, address) => return rule.verdict == EgressVerdict::Allow,
@@ -136,7 +145,7 @@ impl Policy {
                     if rule.verdict == EgressVerdict::Deny {
                         return false;
                     }
-                    let open = !rule.ports.is_empty() && !WEB_PORTS.contains(&port);
+                    let open = why == Nameless::ByNature && !rule.ports.is_empty() && !WEB_PORTS.contains(&port);
                     if open && (!special(address) || self.range_allows(address, port)) {
                         return true;
                     }
@@ -221,10 +230,15 @@ mod tests {
     #[test]
     fn without_a_name_the_port_must_be_named() {
         let at = [String::from("a.org")];
-        assert!(listed(vec![name(Allow, "a.org", &[22])]).by_port(&at, PUBLIC, 22));
-        assert!(!listed(vec![name(Allow, "a.org", &[22])]).by_port(&[], PUBLIC, 22));
-        assert!(!listed(vec![name(Allow, "a.org", &[])]).by_port(&at, PUBLIC, 22));
-        assert!(!listed(vec![name(Allow, "a.org", &[443])]).by_port(&at, PUBLIC, 443));
-        assert!(listed(vec![range(Allow, "203.0.113.0/24", &[])]).by_port(&at, PUBLIC, 443));
+        assert!(listed(vec![name(Allow, "a.org", &[22])]).by_port(Nameless::ByNature, &at, PUBLIC, 22));
+        assert!(!listed(vec![name(Allow, "a.org", &[22])]).by_port(Nameless::ByNature, &[], PUBLIC, 22));
+        assert!(!listed(vec![name(Allow, "a.org", &[])]).by_port(Nameless::ByNature, &at, PUBLIC, 22));
+        assert!(!listed(vec![name(Allow, "a.org", &[443])]).by_port(Nameless::ByNature, &at, PUBLIC, 443));
+        assert!(listed(vec![range(Allow, "203.0.113.0/24", &[])]).by_port(Nameless::ByNature, &at, PUBLIC, 443));
+        assert!(!listed(vec![name(Allow, "a.org", &[22])]).by_port(Nameless::ByChoice, &at, PUBLIC, 22));
+        let open = Policy::new(Rules { list: vec![name(Deny, "a.org", &[])], otherwise: Allow });
+        assert!(
+            !open.by_port(Nameless::ByChoice, &at, PUBLIC, 22) && open.by_port(Nameless::ByChoice, &[], PUBLIC, 22)
+        );
     }
 }

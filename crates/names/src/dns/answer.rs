@@ -18,6 +18,8 @@ const SMALLEST_PAYLOAD: u16 = 512;
 /// More addresses than this in one answer are cut off.
 const MOST_ADDRESSES: usize = 32;
 const SHORTEST_ADMISSION: Duration = Duration::from_mins(1);
+/// For connections at the last moment; and the next answer, whose lifetime is rounded, needs no new admission.
+const GRACE: Duration = Duration::from_secs(10);
 const LONGEST_TTL: u32 = 3600;
 /// For the packet filter to open an address.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -194,12 +196,13 @@ async fn addresses(shared: &Shared, query: &Query, name: &str, found: Message, r
 
 async fn admit(shared: &Shared, address: Ipv4Addr, ttl: u32) -> io::Result<Instant> {
     let lifetime = Duration::from_secs(u64::from(ttl)).max(SHORTEST_ADMISSION);
-    // Before the call, so that we never believe in an admission that is over.
-    let until = Instant::now() + lifetime;
-    if !shared.book.admitted(address, until) {
-        tokio::time::timeout(LONGEST_WAIT, shared.gate.admit(address, lifetime)).await??;
+    // Taken before the call, so that we never believe in an admission that is over.
+    let now = Instant::now();
+    if shared.book.admitted(address, now + lifetime) {
+        return Ok(now + lifetime);
     }
-    Ok(until)
+    tokio::time::timeout(LONGEST_WAIT, shared.gate.admit(address, lifetime + GRACE)).await??;
+    Ok(now + lifetime + GRACE)
 }
 
 /// The aliases that lead from a name to addresses, and the addresses; nothing that came along.

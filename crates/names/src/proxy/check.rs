@@ -10,7 +10,7 @@ use wakeful_model::EgressVerdict;
 use super::Failure;
 use super::refuse::Refusal;
 use crate::gatekeeper::Shared;
-use crate::policy::{Policy, Via};
+use crate::policy::{Nameless, Policy, Via};
 use crate::refusals::What;
 use crate::sniff::{Protocol, Sniffed};
 
@@ -43,35 +43,38 @@ impl<'a> Connection<'a> {
 
     /// Whether it is allowed without a name on the wire.
     pub(super) fn without_name(&self) -> Result<(), Failure> {
-        if self.shared.policy().by_port(&self.at, *self.destination.ip(), self.destination.port()) {
+        if self.nameless(Nameless::ByNature, &self.shared.policy()) {
             Ok(())
         } else {
             Err(Failure::Refused(Refusal::protocol(self.destination)))
         }
     }
 
+    fn nameless(&self, why: Nameless, policy: &Policy) -> bool {
+        policy.by_port(why, &self.at, *self.destination.ip(), self.destination.port())
+    }
+
     /// Whether what was sniffed may go on.
     pub(super) fn check(&self, sniffed: &Sniffed) -> Result<(), Failure> {
         match sniffed {
-            Sniffed::Tls(hello) if hello.hides && self.without_name_at_all() => Ok(()),
+            Sniffed::Tls(hello)
+                if (hello.hides || hello.name.is_none())
+                    && self.nameless(Nameless::ByChoice, &self.shared.policy()) =>
+            {
+                Ok(())
+            }
             Sniffed::Tls(hello) if hello.hides => {
                 let name = hello.name.as_deref().unwrap_or_default();
                 Err(Failure::Refused(Refusal::named(name, What::Hidden, Protocol::Tls, self.destination)))
             }
             Sniffed::Tls(hello) => match &hello.name {
                 Some(name) => self.name(name, Protocol::Tls),
-                None if self.without_name_at_all() => Ok(()),
                 None => Err(Failure::Refused(Refusal::broken(self.destination, Protocol::Tls, "there is no name"))),
             },
             Sniffed::Http(head) => self.name(&head.host, Protocol::Http),
             Sniffed::Bad(protocol, why) => Err(Failure::Refused(Refusal::broken(self.destination, *protocol, why))),
             Sniffed::Other | Sniffed::NeedMore => self.without_name(),
         }
-    }
-
-    /// Whether TLS that names nobody is allowed: not by the port of a rule about names, for TLS could have named one.
-    fn without_name_at_all(&self) -> bool {
-        self.shared.policy().by_port(&[], *self.destination.ip(), self.destination.port())
     }
 
     /// Whether this name may be reached here. One that was allowed once on this connection keeps its address.
@@ -119,7 +122,7 @@ impl<'a> Connection<'a> {
         }
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if names.is_empty() {
-            return policy.by_port(&self.at, address, port);
+            return self.nameless(Nameless::ByNature, policy);
         }
         names.iter().all(|(name, via)| match policy.by_name(name, address, port) {
             Some(Via::Address) => true,
