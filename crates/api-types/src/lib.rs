@@ -4,6 +4,7 @@
 //! with milliseconds; durations are text or whole seconds in requests and integers named `…_seconds` or `…_ms` in
 //! answers. Whoever reads these ignores fields that it does not know, so an optional field can be added at any time.
 
+mod egress;
 mod event;
 mod execute;
 mod file;
@@ -18,6 +19,7 @@ mod template;
 mod tenant;
 mod time;
 
+pub use egress::{AllowedBy, Blocked, EgressReport};
 pub use event::{Event, EventList};
 pub use execute::{Command, ExecuteRequest, ExecuteResponse};
 pub use file::{FileEntry, FileEvent, FileList, FileType, WrittenFile};

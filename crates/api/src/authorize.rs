@@ -47,6 +47,7 @@ const TABLE: &[(&str, &str, Needs)] = &[
     ("POST", "/v1/sandboxes/{id}/suspend", WRITE),
     ("POST", "/v1/sandboxes/{id}/wake", WRITE),
     ("POST", "/v1/sandboxes/{id}/execute", WRITE),
+    ("GET", "/v1/sandboxes/{id}/egress", READ),
     ("GET", "/v1/sandboxes/{id}/events", READ),
     ("GET", "/v1/sandboxes/{id}/files", READ),
     ("PUT POST DELETE", "/v1/sandboxes/{id}/files", WRITE),

@@ -14,6 +14,7 @@ mod authorize;
 mod body;
 mod caller;
 mod create;
+mod egress;
 mod events;
 mod execute;
 mod fields;
@@ -93,6 +94,7 @@ fn routes() -> Routes {
         .route("/v1/info", get(meta::info))
         .route("/v1/sandboxes", get(sandboxes::list).post(sandboxes::create))
         .route("/v1/sandboxes/{id}", get(sandboxes::get).patch(patch::patch).delete(sandboxes::destroy))
+        .route("/v1/sandboxes/{id}/egress", get(egress::report))
         .route("/v1/sandboxes/{id}/events", get(events::events))
         .route("/v1/sandboxes/{id}/keepalive", post(sandboxes::keepalive))
         .route("/v1/sandboxes/{id}/suspend", post(sandboxes::suspend))

@@ -51,7 +51,10 @@ pub(crate) struct EgressArgs {
     /// Deny this range; looked at first (repeatable)
     #[arg(long, value_name = "CIDR")]
     egress_deny_cidr: Vec<String>,
-    /// Limit the allowed ranges to this TCP port (repeatable)
+    /// Allow this host, or with *. all hosts below it; implies deny_all (repeatable)
+    #[arg(long, value_name = "NAME")]
+    egress_allow_domain: Vec<String>,
+    /// Limit what is allowed to this port (repeatable)
     #[arg(long, value_name = "PORT")]
     egress_allow_port: Vec<i64>,
 }
@@ -64,7 +67,7 @@ impl EgressArgs {
             allow_cidrs: self.egress_allow_cidr.clone(),
             deny_cidrs: self.egress_deny_cidr.clone(),
             allow_ports: self.egress_allow_port.clone(),
-            allow_domains: Vec::new(),
+            allow_domains: self.egress_allow_domain.clone(),
         };
         (request != EgressRequest::default()).then_some(request)
     }

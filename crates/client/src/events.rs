@@ -8,7 +8,7 @@ use reqwest::Method;
 use reqwest::header::ACCEPT;
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
-use wakeful_api_types::{Event, EventList};
+use wakeful_api_types::{EgressReport, Event, EventList};
 
 use crate::{Client, Error};
 
@@ -19,6 +19,14 @@ const LINE: usize = 1 << 20;
 pub type Events = BoxStream<'static, Result<Event, Error>>;
 
 impl Client {
+    /// `GET …/egress`: what left, and what was kept from leaving.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn egress(&self, id: &str) -> Result<EgressReport, Error> {
+        self.json(self.get(&["v1", "sandboxes", id, "egress"])?).await
+    }
+
     /// `GET …/events`: one page of those above `after`, oldest first.
     ///
     /// # Errors

@@ -1,16 +1,22 @@
 //! Chooses implementations and introduces them to each other.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use wakeful_driver::Driver;
 use wakeful_driver_qemu::{Qemu, QemuConfig};
-use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Registry, Runtime, RuntimeInfo};
+use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Network, Registry, Runtime, RuntimeInfo};
+use wakeful_names::Upstream;
 use wakeful_store::SqliteStore;
 
 use crate::config::{self, Config};
 use crate::paths::{self, Lock, Paths};
+
+/// How long all configured resolvers together may take.
+const DNS: Duration = Duration::from_secs(5);
 
 /// Why the parts could not be put together.
 #[derive(Debug, thiserror::Error)]
@@ -89,11 +95,13 @@ impl Taken {
     /// # Errors
     /// If what is committed cannot be read.
     pub async fn bring_up(self, config: &Config) -> Result<Wired, Error> {
+        let network = network(config, &self.paths).await;
         let lifecycle = Lifecycle::start(wakeful_lifecycle::Config {
             layout: Layout::new(self.paths.data.clone(), self.paths.run.clone()),
             store: Arc::clone(&self.store) as Arc<_>,
             runtime: Arc::new(Runtimes::new(config, &self.paths)?),
             defaults: defaults(config),
+            network,
         })
         .await?;
         Ok(Wired { lifecycle, lock: self.lock, store: self.store })
@@ -113,6 +121,35 @@ impl Taken {
 /// If somebody else has the directory, or it cannot be read.
 pub async fn open(config: &Config, what: &str) -> Result<Wired, Error> {
     take(config, what).await?.bring_up(config).await
+}
+
+/// The guests' network. A host that cannot have one runs sandboxes without.
+async fn network(config: &Config, paths: &Paths) -> Option<Network> {
+    let given = &config.network;
+    let hash = paths.run.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let ranges = given.allow_private.iter().filter_map(|text| text.parse().ok());
+    let options = wakeful_net::Options {
+        run_dir: paths.run.join("net"),
+        tag: hash.chars().take(5).collect(),
+        pool: given.pool.parse().ok(),
+        allow_private: ranges.collect(),
+        ready: given.ready,
+        limits: wakeful_net::Limits {
+            bytes_per_second_up: given.up_bytes_per_second,
+            bytes_per_second_down: given.down_bytes_per_second,
+            connections: Some(given.connections),
+        },
+    };
+    let servers: Vec<SocketAddr> =
+        given.dns.iter().filter_map(|text| Some(SocketAddr::new(text.parse().ok()?, 53))).collect();
+    let upstream = if servers.is_empty() { Upstream::system() } else { Upstream::new(servers, DNS) };
+    match wakeful_net::Network::open(options).await {
+        Ok(slots) => Some(Network { slots, upstream: Arc::new(upstream) }),
+        Err(error) => {
+            tracing::warn!(%error, "guests have no network");
+            None
+        }
+    }
 }
 
 /// How the QEMU driver is told where things are.

@@ -44,6 +44,7 @@ pub const RUNTIME_PACKAGES: &[&str] = &[
     "zstd",
     "binutils",
     "iproute2",
+    "nftables",
     "util-linux",
     "ca-certificates",
 ];

@@ -161,7 +161,7 @@ impl Qemu {
             clock: Repairs::Agent,
             entropy: Repairs::Agent,
             fork: true,
-            network: false,
+            network: true,
             hardware_virtualization: accelerator == Accelerator::Kvm,
         };
         tracing::info!(engine = host.engine.name, accel = info.accel, key = info.key, "driver opened");

@@ -164,6 +164,9 @@ pub enum Error {
     /// The driver failed.
     #[error(transparent)]
     Driver(#[from] wakeful_driver::Error),
+    /// The network failed.
+    #[error(transparent)]
+    Network(#[from] wakeful_net::Error),
     /// A file of ours could not be read or written.
     #[error("could not {doing}")]
     Io {
@@ -217,7 +220,7 @@ impl Error {
             Self::ShuttingDown => Code::ShuttingDown,
             Self::Store(wakeful_store::Error::InvalidCursor(_)) => Code::InvalidField,
             Self::Driver(wakeful_driver::Error::DiskFull { .. }) => Code::DiskFull,
-            Self::Driver(_) | Self::Internal(_) | Self::Store(_) | Self::Io { .. } => Code::Internal,
+            Self::Driver(_) | Self::Internal(_) | Self::Store(_) | Self::Network(_) | Self::Io { .. } => Code::Internal,
         }
     }
 
@@ -228,6 +231,7 @@ impl Error {
             Self::Shared(error) => error.kind(),
             Self::Store(source) => source.kind(),
             Self::Driver(source) => source.kind(),
+            Self::Network(source) => source.kind(),
             Self::SandboxNotFound(_) | Self::TemplateNotFound(_) | Self::TenantNotFound(_) | Self::KeyNotFound(_) => {
                 Kind::NotFound
             }

@@ -19,6 +19,7 @@ use crate::events::News;
 use crate::golden::Goldens;
 use crate::idempotency::{self, Turns};
 use crate::metrics::Metrics;
+use crate::network::{Network, Uplinks};
 use crate::owner::{self, Ask, Handle, Reply};
 use crate::registry::Registry;
 use crate::templates::Builds;
@@ -99,6 +100,8 @@ pub struct Config {
     pub runtime: Arc<dyn Runtime>,
     /// What requests that name nothing get.
     pub defaults: Defaults,
+    /// What gives guests a network; without it their cards end nowhere.
+    pub network: Option<Network>,
 }
 
 pub(crate) struct Inner {
@@ -114,6 +117,7 @@ pub(crate) struct Inner {
     pub(crate) turns: Turns,
     pub(crate) news: News,
     pub(crate) metrics: Metrics,
+    pub(crate) uplinks: Uplinks,
     /// Everything that outlives the call that began it.
     pub(crate) tasks: TaskTracker,
     /// Set when the daemon is about to end.
@@ -134,6 +138,8 @@ impl Inner {
     /// Ends whatever runs for a sandbox and gives back what it had on the host, save its files. Fine twice.
     pub(crate) async fn reap(&self, id: &SandboxId) -> Result<(), Error> {
         self.driver().await?.reap(&self.layout.place(id)).await?;
+        // After the engine, whose card it is.
+        self.uplinks.unplug(id).await;
         Ok(())
     }
 
@@ -207,6 +213,7 @@ impl Lifecycle {
             turns: Turns::default(),
             news: News::default(),
             metrics: Metrics::default(),
+            uplinks: Uplinks::new(config.network),
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
         });
@@ -429,7 +436,9 @@ impl Lifecycle {
     pub async fn drain(&self, grace: Duration) -> bool {
         self.inner.draining.cancel();
         self.inner.tasks.close();
-        tokio::time::timeout(grace, self.inner.tasks.wait()).await.is_ok()
+        let in_time = tokio::time::timeout(grace, self.inner.tasks.wait()).await.is_ok();
+        self.inner.uplinks.close().await;
+        in_time
     }
 
     fn refuse_if_draining(&self) -> Result<(), Error> {
@@ -484,7 +493,11 @@ impl Lifecycle {
     }
 
     fn capabilities(&self) -> Option<wakeful_driver::Capabilities> {
-        self.inner.driver.get().map(|driver| driver.capabilities().clone())
+        let network = self.inner.uplinks.any();
+        self.inner.driver.get().map(|driver| {
+            let can = driver.capabilities();
+            wakeful_driver::Capabilities { network: can.network && network, ..can.clone() }
+        })
     }
 }
 

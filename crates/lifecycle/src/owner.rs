@@ -347,7 +347,10 @@ impl Owner {
         let after = patch.apply(&self.row, ops::now())?;
         let egress = after.egress != self.row.egress;
         let event = egress.then(|| ops::event(&after, EventType::EgressChanged, cause, None, None));
-        let written = ops::swap(&self.inner, after, event.as_ref()).await.map(|row| self.row = row);
+        let mut written = ops::swap(&self.inner, after, event.as_ref()).await.map(|row| self.row = row);
+        if egress && written.is_ok() {
+            written = self.inner.uplinks.steer(&self.row).await;
+        }
         if compacting {
             self.compaction = Compaction::begin(&self.inner, &self.row);
         }

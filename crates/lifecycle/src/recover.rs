@@ -59,6 +59,7 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
             done.map_err(|panic| Error::Internal(panic.to_string()))?;
         }
     }
+    inner.uplinks.sweep().await?;
     let known: HashSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
     let strays: Vec<_> = dirs
         .iter()
@@ -167,6 +168,7 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
         (State::Running, _) => match adopt(driver, &place, &row).await {
             Ok(held) => {
                 info!(sandbox_id = %row.id, "engine adopted");
+                inner.uplinks.adopt(&row).await;
                 Start { row: settle(inner, row, EventType::Adopted).await?, held, first: None }
             }
             Err(reason) => {
@@ -184,6 +186,7 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
         (State::Suspended(Memory::Spent), Some(Op::Wake)) => match adopt(driver, &place, &row).await {
             Ok(held) => {
                 info!(sandbox_id = %row.id, "finishing the wake that a crash interrupted");
+                inner.uplinks.adopt(&row).await;
                 Start { row: woken(inner, row).await?, held, first: None }
             }
             Err(reason) => {

@@ -31,9 +31,9 @@ pub struct Sockets {
 /// What the owner of a sandbox's network does for its gatekeeper.
 #[async_trait::async_trait]
 pub trait Gate: Send + Sync {
-    /// Opens an address in the packet filter. The resolver's answer is sent when this returns, and not at all if it
+    /// Opens an address of a name in the packet filter, if the rules in force there still allow the name. The resolver's answer is sent when this returns, and not at all if it
     /// fails. Called again before `lifetime` is over if the name is asked for again.
-    async fn admit(&self, address: Ipv4Addr, lifetime: Duration) -> io::Result<()>;
+    async fn admit(&self, name: &str, address: Ipv4Addr, lifetime: Duration) -> io::Result<()>;
 
     /// A TCP socket (IPv4, not connected) from which the outside is reached.
     fn socket(&self) -> io::Result<OwnedFd>;

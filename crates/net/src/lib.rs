@@ -39,22 +39,11 @@ mod ranges;
 mod slot;
 mod tables;
 
-use std::net::Ipv4Addr;
-
 pub use account::{Account, Denied, Reason, Traffic};
 pub use error::Error;
-pub use network::{Limits, Network, Options};
+pub use network::{Limits, Network, Options, erase};
 pub use slot::Slot;
+pub use wakeful_guest_proto::card::{GATEWAY, GATEWAY_MAC, GUEST, GUEST_MAC, PREFIX};
 
-/// The guest's address, in each slot.
-pub const GUEST: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 2);
-/// The guest's gateway and resolver, in each slot.
-pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 1);
-/// How many bits of the guest's network are fixed.
-pub const PREFIX: u8 = 29;
-/// The guest's hardware address, in each slot.
-pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// The gateway's hardware address, in each slot.
-pub const GATEWAY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// Where connections to allowed names are redirected to, at the gateway's address.
 pub const PROXY_PORT: u16 = 15001;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -471,4 +471,26 @@ impl Plan {
         links.unreserve(pool::route(self.pool)).map_err(Error::link("remove the route of", self.pool.to_string()))?;
         files::remove(&self.run_dir.join("pool"))
     }
+}
+
+/// Removes everything of a daemon that will not start again: slots in use too, the host's table and route.
+///
+/// # Errors
+/// What could not be removed.
+pub async fn erase(run_dir: &Path, tag: &str) -> Result<(), Error> {
+    if !run_dir.exists() {
+        return Ok(());
+    }
+    let options = Options {
+        run_dir: run_dir.to_owned(),
+        tag: tag.to_owned(),
+        pool: None,
+        allow_private: Vec::new(),
+        ready: 0,
+        limits: Limits::default(),
+    };
+    let network = Network::open(options).await?;
+    network.sweep(|_| false).await?;
+    network.close().await;
+    std::fs::remove_dir(run_dir).map_err(Error::io("remove", run_dir))
 }

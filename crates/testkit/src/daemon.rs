@@ -177,7 +177,7 @@ impl Daemon {
         leftovers::engines(&self.run)
     }
 
-    /// Places that are still there: names of run directories, of sandbox directories and of cgroups.
+    /// Places that are still there: names of run directories, of sandbox directories, of cgroups and of network slots.
     #[must_use]
     pub fn places(&self) -> Vec<String> {
         let names = |dir: &Path| -> Vec<String> {
@@ -187,10 +187,13 @@ impl Daemon {
                 .flatten()
                 .filter(|e| e.path().is_dir())
                 .map(|e| e.file_name().to_string_lossy().into_owned())
+                // Of the network, slots that are ready for somebody are nobody's leftovers.
+                .filter(|name| name != "net")
                 .collect()
         };
-        let cgroups = leftovers::cgroups(&self.run).into_iter().map(|path| path.display().to_string());
-        [names(&self.run), names(&self.data.path().join("sandboxes")), cgroups.collect()].concat()
+        let others = [leftovers::cgroups(&self.run), leftovers::slots(&self.run)].concat();
+        let others = others.iter().map(|path| path.display().to_string()).collect();
+        [names(&self.run), names(&self.data.path().join("sandboxes")), others].concat()
     }
 
     /// `kill -9`, now.
@@ -259,6 +262,7 @@ impl Drop for Daemon {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
+        leftovers::erase_network(&self.run);
         let _ = fs::remove_dir_all(&self.run);
         // A killed engine leaves its cgroup when it is gone, which takes a moment.
         let begun = std::time::Instant::now();

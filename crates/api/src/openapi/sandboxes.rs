@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use wakeful_api_types::{
-    CreateSandbox, EventList, KeepaliveRequest, PatchSandbox, Sandbox, SandboxList, SuspendRequest,
+    CreateSandbox, EgressReport, EventList, KeepaliveRequest, PatchSandbox, Sandbox, SandboxList, SuspendRequest,
 };
 use wakeful_model::{Code, State};
 
@@ -46,6 +46,20 @@ fn sandbox() -> Value {
         "sleeps_at": null,
         "storage": {"disk_bytes": 184_320, "checkpoint_bytes": 0, "shared_bytes": 184_549_376},
         "parent_id": null, "failure": null
+    })
+}
+
+fn egress() -> Value {
+    json!({
+        "egress": {
+            "mode": "deny_all", "allow_cidrs": [], "deny_cidrs": [], "allow_ports": [443],
+            "allow_domains": ["example.org"]
+        },
+        "bytes_out": 18_230, "bytes_in": 941_020,
+        "blocked": [{
+            "reason": "policy", "address": "203.0.113.9", "name": null, "protocol": "tcp", "port": 22, "count": 3,
+            "allowed_by": {"allow_cidrs": ["203.0.113.9/32"], "allow_ports": [22]}
+        }]
     })
 }
 
@@ -141,6 +155,9 @@ pub(super) fn entries() -> Vec<Entry> {
         shows(keepalive, 200, "The sandbox"),
         shows(shows(suspend, 200, "It sleeps"), 202, "It goes to sleep"),
         shows(wake, 200, "It is awake"),
+        get("/v1/sandboxes/{id}/egress", "getEgress", "What left a sandbox, and what was kept from leaving")
+            .about("Looking is no use of it. Each line tells which rule would have allowed it.")
+            .answers_as::<EgressReport>(200, "The policy, and what came of it", &egress()),
         get("/v1/sandboxes/{id}/events", "listEvents", "What happened to a sandbox")
             .about("With `Accept: text/event-stream` as it happens, until it is destroyed.")
             .query("after", number(0, u64::from(u32::MAX)), "Only those with a higher number")

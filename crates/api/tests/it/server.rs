@@ -75,7 +75,8 @@ impl Server {
         store.insert_template(&tools).await.unwrap();
         store.insert_sandbox(&Sandbox { tenant: "acme".into(), ..destroyed(&theirs) }, None).await.unwrap();
         let layout = Layout::new(data, run);
-        let wired = Config { layout, store: Arc::new(store), runtime: Arc::new(NoEngine), defaults: defaults() };
+        let wired =
+            Config { layout, store: Arc::new(store), runtime: Arc::new(NoEngine), defaults: defaults(), network: None };
         let lifecycle = Lifecycle::start(wired).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -18,6 +18,7 @@ const COMMANDS: &[&str] = &[
     "sandbox keepalive",
     "sandbox update",
     "sandbox events",
+    "sandbox egress",
     "sandbox destroy",
     "sandbox exec",
     "sandbox run",

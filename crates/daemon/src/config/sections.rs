@@ -222,11 +222,27 @@ pub struct Network {
     pub allow_private: Vec<String>,
     /// Resolvers that guests' questions go to; empty: the host's.
     pub dns: Vec<String>,
+    /// Bytes per second that one sandbox may send; none: as fast as it goes.
+    pub up_bytes_per_second: Option<u64>,
+    /// Bytes per second that one sandbox may be sent.
+    pub down_bytes_per_second: Option<u64>,
+    /// Connections of one sandbox at once.
+    pub connections: u32,
+    /// Slots that are kept ready, so that a create does not wait for one.
+    pub ready: usize,
 }
 
 impl Default for Network {
     fn default() -> Self {
-        Self { pool: "auto".into(), allow_private: Vec::new(), dns: Vec::new() }
+        Self {
+            pool: "auto".into(),
+            allow_private: Vec::new(),
+            dns: Vec::new(),
+            up_bytes_per_second: None,
+            down_bytes_per_second: None,
+            connections: 4096,
+            ready: 2,
+        }
     }
 }
 

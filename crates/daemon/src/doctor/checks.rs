@@ -38,6 +38,7 @@ pub(super) fn all(
         cgroups(&confinement),
         namespaces(&confinement),
         seccomp(&confinement),
+        network(),
         clock(),
         guest_kernel(config, paths),
         templates(paths),
@@ -129,6 +130,17 @@ fn tools() -> Check {
     } else {
         Check::ok("tools", "mke2fs and mmdebstrap are installed")
     }
+}
+
+/// What guests need to reach anything.
+fn network() -> Check {
+    if in_path("nft").is_none() {
+        return Check::warn("network", "nft is not installed: guests have no network").fix(SETUP);
+    }
+    if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        return Check::warn("network", format!("/dev/net/tun: {error}: guests have no network")).fix("modprobe tun");
+    }
+    Check::ok("network", "nft and /dev/net/tun are there: each guest has a slot with rules of its own")
 }
 
 fn data_dir(paths: &Paths) -> Check {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::error;
-use wakeful_driver::{Card, Source};
+use wakeful_driver::Source;
 use wakeful_model::{
     Cause, Code, EventType, Fact, Failure, Mode, OnExpiry, Op, OperationId, Outcome, Policy, Sandbox, SandboxId, Size,
     State, TemplateStatus, Transition, observe, preset,
@@ -193,7 +193,9 @@ async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
     files::blocking("make the sandbox's directory", move || files::make_private_dir(&dir)).await?;
     crash::point("create.directory");
     let source = Source::Clone { golden: &golden.dir, image: &golden.image };
-    let engine = driver.launch(&place, machine, &inner.layout.base(&row.base), Card::Unplugged, source).await?;
+    let card = inner.uplinks.plug(row).await?;
+    crash::point("create.plugged");
+    let engine = driver.launch(&place, machine, &inner.layout.base(&row.base), card, source).await?;
     crash::point("create.launched");
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &golden.secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;

@@ -33,10 +33,11 @@ async fn gone(inner: &Arc<Inner>, mut row: Sandbox, held: Held, cause: Cause) ->
     let place = inner.layout.place(&row.id);
     // Without a usable runtime there can be no engine of ours either, unless its run directory says so.
     match inner.driver().await {
-        Ok(driver) => driver.reap(&place).await?,
+        Ok(_) => inner.reap(&row.id).await?,
         Err(error) if place.run.exists() => return Err(error),
         Err(_) => {}
     }
+    inner.uplinks.forget(&row.id);
     crash::point("destroy.reaped");
     let (dir, trash) = (place.data, inner.layout.trash());
     files::blocking("remove the sandbox's files", move || files::discard_dir(&dir, &trash)).await?;

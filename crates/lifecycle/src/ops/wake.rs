@@ -52,7 +52,8 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
     if let State::Suspended(Memory::Kept) = row.state
         && let Some(checkpoint) = Checkpoint::of(row)?
     {
-        match load(inner, &driver, row, &checkpoint).await {
+        let card = inner.uplinks.plug(row).await?;
+        match load(inner, &driver, row, card, &checkpoint).await {
             Ok(engine) => {
                 crash::point_with("wake.loaded", &*engine);
                 spend(inner, row).await?;
@@ -70,7 +71,8 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
     }
     let place = inner.layout.place(&row.id);
     let source = Source::Boot { secret: row.secret };
-    let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), Card::Unplugged, source).await?;
+    let card = inner.uplinks.plug(row).await?;
+    let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), card, source).await?;
     let who = Identity::of(row, row.runtime_generation + 1);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
     Ok((Held { engine: Some(engine), guest: Some(guest) }, false))
@@ -80,13 +82,12 @@ async fn load(
     inner: &Inner,
     driver: &Arc<dyn Driver>,
     row: &Sandbox,
+    card: Card,
     checkpoint: &Checkpoint,
 ) -> Result<Arc<dyn Engine>, wakeful_driver::Error> {
     let dir = inner.layout.checkpoint(&row.id, checkpoint.generation);
     let source = Source::Wake { checkpoint: &dir, image: &checkpoint.image };
-    driver
-        .launch(&inner.layout.place(&row.id), machine_of(row), &inner.layout.base(&row.base), Card::Unplugged, source)
-        .await
+    driver.launch(&inner.layout.place(&row.id), machine_of(row), &inner.layout.base(&row.base), card, source).await
 }
 
 /// From here on this memory must never be loaded again.

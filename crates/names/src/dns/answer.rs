@@ -173,7 +173,7 @@ async fn addresses(shared: &Shared, query: &Query, name: &str, found: Message, r
     }
     for (address, ttl) in &given {
         let admitted = if policy.listed() {
-            match admit(shared, *address, *ttl).await {
+            match admit(shared, name, *address, *ttl).await {
                 Ok(until) => Some(until),
                 Err(e) => {
                     tracing::warn!(%address, error = %e, "could not admit an address");
@@ -194,14 +194,14 @@ async fn addresses(shared: &Shared, query: &Query, name: &str, found: Message, r
     code
 }
 
-async fn admit(shared: &Shared, address: Ipv4Addr, ttl: u32) -> io::Result<Instant> {
+async fn admit(shared: &Shared, name: &str, address: Ipv4Addr, ttl: u32) -> io::Result<Instant> {
     let lifetime = Duration::from_secs(u64::from(ttl)).max(SHORTEST_ADMISSION);
     // Taken before the call, so that we never believe in an admission that is over.
     let now = Instant::now();
     if shared.book.admitted(address, now + lifetime) {
         return Ok(now + lifetime);
     }
-    tokio::time::timeout(LONGEST_WAIT, shared.gate.admit(address, lifetime + GRACE)).await??;
+    tokio::time::timeout(LONGEST_WAIT, shared.gate.admit(name, address, lifetime + GRACE)).await??;
     Ok(now + lifetime + GRACE)
 }
 

@@ -105,7 +105,7 @@ pub(crate) struct Owner {
 
 #[async_trait::async_trait]
 impl Gate for Owner {
-    async fn admit(&self, address: Ipv4Addr, lifetime: Duration) -> io::Result<()> {
+    async fn admit(&self, _name: &str, address: Ipv4Addr, lifetime: Duration) -> io::Result<()> {
         if !*self.admits.lock().expect("is sound") {
             return Err(io::Error::other("not today"));
         }

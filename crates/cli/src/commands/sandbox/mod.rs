@@ -3,6 +3,7 @@
 mod create;
 mod destroy;
 mod download;
+mod egress;
 mod events;
 mod exec;
 mod files;
@@ -30,17 +31,18 @@ use crate::server::connect;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Create(create::Create),
+    Create(Box<create::Create>),
     List(list::List),
     Status(status::Status),
     Suspend(suspend::Suspend),
     Wake(wake::Wake),
     Keepalive(keepalive::Keepalive),
-    Update(update::Update),
+    Update(Box<update::Update>),
     Events(events::Events),
+    Egress(egress::Egress),
     Destroy(destroy::Destroy),
     Exec(exec::Exec),
-    Run(run::Run),
+    Run(Box<run::Run>),
     Shell(shell::Shell),
     Ps(ps::Ps),
     Logs(logs::Logs),
@@ -72,6 +74,7 @@ impl Command {
             Self::Wake(args) => or_interrupt(args.run(&client, json)).await,
             Self::Keepalive(args) => or_interrupt(args.run(&client, json)).await,
             Self::Update(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Egress(args) => or_interrupt(args.run(&client, json)).await,
             Self::Events(args) => or_interrupt(args.run(&client, json)).await,
             Self::Destroy(args) => {
                 args.confirm()?;

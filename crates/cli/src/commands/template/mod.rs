@@ -15,7 +15,7 @@ use crate::server::connect;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Create(create::Create),
+    Create(Box<create::Create>),
     #[command(visible_alias = "ls")]
     List(list::List),
     #[command(visible_alias = "rm")]
