@@ -223,8 +223,19 @@ impl House {
         });
     }
 
-    pub(crate) fn asked_upstream(&self, text: &str) -> bool {
-        std::fs::read_to_string(&self.log).expect("is logged").contains(text)
+    /// Whether the upstream was asked for something so far.
+    pub(crate) async fn asked_upstream(&self, text: &str) -> bool {
+        // The log is written in order but late: what we ask ourselves marks the end.
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
+        let marker = question("marker.invalid.", RecordType::A).to_vec().expect("encodes");
+        socket.send_to(&marker, SocketAddr::from(UPSTREAM)).await.expect("sends");
+        loop {
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            if let Some((before, _)) = log.rsplit_once("marker.invalid") {
+                return before.contains(text);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     pub(crate) fn refused(&self, what: What) -> Vec<String> {

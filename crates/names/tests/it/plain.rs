@@ -5,6 +5,7 @@ use tokio::net::TcpListener;
 use wakeful_names::What;
 
 use crate::house::{House, SHARED, allow, connect, heard, inside};
+use crate::tls::hello;
 
 #[test]
 fn a_named_port_lets_protocols_without_names_through() {
@@ -32,6 +33,12 @@ fn a_named_port_lets_protocols_without_names_through() {
         client.write_all(b"GET / HTTP/1.1\r\nHost: other.net\r\n\r\n").await.expect("writes");
         let said = heard(&mut client, "[never]").await;
         assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
+
+        let mut client = connect().await;
+        heard(&mut client, "\n").await;
+        client.write_all(&hello("other.net", &[])).await.expect("writes");
+        assert_eq!(heard(&mut client, "[never]").await, "\u{15}\u{3}\u{1}\0\u{2}\u{2}p");
+        assert_eq!(house.refused(What::Sni), ["other.net"]);
 
         house.toward(SHARED, 443);
         assert_eq!(house.say(b"SSH-2.0-client\r\n", "[never]").await, "[reset]");

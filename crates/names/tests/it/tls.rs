@@ -98,7 +98,7 @@ fn a_second_hello_passes_if_it_names_the_same() {
     });
 }
 
-fn hello(name: &str, extension: &[u8]) -> Vec<u8> {
+pub(crate) fn hello(name: &str, extension: &[u8]) -> Vec<u8> {
     let sized = |content: &[u8]| [&(content.len() as u16).to_be_bytes()[..], content].concat();
     let entry = [&[0][..], &sized(name.as_bytes())].concat();
     let extensions = [&[0, 0][..], &sized(&sized(&entry)), extension].concat();
