@@ -13,6 +13,7 @@ use crate::files::Watchers;
 use crate::lease::Leases;
 use crate::process;
 use crate::reaper::Reaper;
+use crate::tunnel;
 
 /// What the agent may do to the machine that it runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub(crate) struct Context {
     pub(crate) watchers: Watchers,
     /// Who does not want to be put to sleep.
     pub(crate) leases: Leases,
+    /// Tunnels that outlive their session.
+    pub(crate) tunnels: tunnel::Kept,
     /// The one place where children are waited for.
     pub(crate) reaper: Reaper,
     /// For work that must outlive the session and the request that began it.
@@ -64,6 +67,7 @@ impl Context {
             processes: process::Table::default(),
             watchers: Watchers::default(),
             leases: Leases::default(),
+            tunnels: tunnel::Kept::default(),
             reaper,
             tasks: TaskTracker::new(),
             hooks,

@@ -230,7 +230,8 @@ async fn quiesce(context: &Arc<Context>, session: &Session) -> Response<Body> {
         }
         rustix::fs::sync();
     });
-    let synced = matches!(timeout(SYNC, flush).await, Ok(Ok(())));
+    let (synced, ()) = tokio::join!(timeout(SYNC, flush), session.park());
+    let synced = matches!(synced, Ok(Ok(())));
     session.call_last();
     body::json(StatusCode::OK, &QuiesceAnswer { synced })
 }

@@ -24,7 +24,7 @@ pub(crate) async fn channel(
     request: Request<Incoming>,
 ) -> Response<Body> {
     if request.method() == Method::CONNECT {
-        return tunnel::handle(&session, request).await;
+        return tunnel::handle(&context, &session, request).await;
     }
     if request.uri().path().starts_with("/_wakeful/") {
         return control::handle(context, &session, request).await;

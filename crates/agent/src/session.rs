@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::context::Context;
 use crate::routes;
@@ -39,9 +40,38 @@ pub(crate) struct Session {
     /// Cancelled at the end: every task of the session is dropped then, and with it whatever it had queued.
     over: CancellationToken,
     tasks: TaskTracker,
+    /// Tunnels that can wait for another session shall do so.
+    park: CancellationToken,
+    /// Those that this session carries.
+    carried: TaskTracker,
 }
 
+/// How long tunnels may take to say how far they are.
+const PARK: Duration = Duration::from_millis(300);
+
 impl Session {
+    /// Lets go of the tunnels that can go on in another session: what they have to say is on its way when this returns.
+    pub(crate) async fn park(&self) {
+        self.park.cancel();
+        self.carried.close();
+        let _ = tokio::time::timeout(PARK, self.carried.wait()).await;
+    }
+
+    /// Resolves when tunnels shall let go.
+    pub(crate) async fn parking(&self) {
+        self.park.cancelled().await;
+    }
+
+    /// Whether they have been told to.
+    pub(crate) fn is_parking(&self) -> bool {
+        self.park.is_cancelled()
+    }
+
+    /// To be held by a tunnel for as long as this session carries it.
+    pub(crate) fn carries(&self) -> TaskTrackerToken {
+        self.carried.token()
+    }
+
     /// No more input for this session. Call it before the answer that tells the host so.
     pub(crate) fn call_last(&self) {
         self.last_call.cancel();
@@ -50,6 +80,11 @@ impl Session {
     /// Whether input belongs to somebody else from now on.
     pub(crate) fn last_called(&self) -> bool {
         self.last_call.is_cancelled()
+    }
+
+    /// Resolves when nothing of the session is left.
+    pub(crate) async fn ended(&self) {
+        self.over.cancelled().await;
     }
 
     /// Runs something that ends with the session at the latest.

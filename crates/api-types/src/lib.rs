@@ -11,6 +11,7 @@ mod file;
 mod info;
 mod key;
 mod patch;
+mod port;
 mod problem;
 mod process;
 mod sandbox;
@@ -26,6 +27,7 @@ pub use file::{FileEntry, FileEvent, FileList, FileType, WrittenFile};
 pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
 pub use patch::PatchSandbox;
+pub use port::{Port, PortList, PortSession, PutPort};
 pub use problem::{PROBLEM_JSON, Problem};
 pub use process::{
     Frame, FrameBytes, Process, ProcessList, PtySize, SignalRequest, StartProcess, TerminalRequest, TunnelMessage,

@@ -16,7 +16,7 @@ use crate::App;
 use crate::caller::{Caller, unauthenticated};
 use crate::problem::Problem;
 
-const X_WAKEFUL_TENANT: HeaderName = HeaderName::from_static("x-wakeful-tenant");
+pub(crate) const X_WAKEFUL_TENANT: HeaderName = HeaderName::from_static("x-wakeful-tenant");
 
 /// What a caller must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,15 @@ pub(crate) enum Needs {
     AnyKey,
     /// A key with this scope.
     Scope(Scope),
+    /// Whatever the port needs: its handler asks.
+    Preview,
+}
+
+impl Needs {
+    /// Whether those who show no key get as far as the handler.
+    pub(crate) fn is_open(self) -> bool {
+        matches!(self, Self::Nothing | Self::Preview)
+    }
 }
 
 const READ: Needs = Needs::Scope(Scope::SandboxRead);
@@ -64,7 +73,11 @@ const TABLE: &[(&str, &str, Needs)] = &[
     ("POST", "/v1/sandboxes/{id}/processes/{pid}/resize", WRITE),
     ("GET", "/v1/sandboxes/{id}/pty", WRITE),
     ("GET", "/v1/sandboxes/{id}/ports", READ),
-    ("PUT", "/v1/sandboxes/{id}/ports/{port}", WRITE),
+    ("GET", "/v1/sandboxes/{id}/ports/{port}", READ),
+    ("PUT DELETE", "/v1/sandboxes/{id}/ports/{port}", WRITE),
+    ("POST", "/v1/sandboxes/{id}/ports/{port}/session", WRITE),
+    ("*", "/v1/sandboxes/{id}/ports/{port}/", Needs::Preview),
+    ("*", "/v1/sandboxes/{id}/ports/{port}/{*path}", Needs::Preview),
     ("GET", "/v1/sandboxes/{id}/ports/{port}/tcp", WRITE),
     ("GET", "/v1/templates", Needs::Scope(Scope::TemplateRead)),
     ("POST", "/v1/templates", Needs::Scope(Scope::TemplateWrite)),
@@ -104,7 +117,7 @@ pub(crate) fn needs(method: &Method, route: &str) -> Needs {
     // HEAD is served by whoever serves GET.
     let method = if method == Method::HEAD { "GET" } else { method.as_str() };
     let lines = BY_ROUTE.get(&nameless(route)).map_or(&[][..], Vec::as_slice);
-    lines.iter().find(|(listed, _)| *listed == method).map_or(ADMIN, |(_, needs)| *needs)
+    lines.iter().find(|(listed, _)| *listed == method || *listed == "*").map_or(ADMIN, |(_, needs)| *needs)
 }
 
 /// The layer of each handler.
@@ -127,18 +140,18 @@ fn admitted(request: &Request) -> Result<Option<Caller>, Problem> {
     let needs = needs(request.method(), route);
     let Some(caller) = request.extensions().get::<Caller>() else {
         // Whoever shows no key is here only because the route is open; should another layer ever let one through, no.
-        return if needs == Needs::Nothing { Ok(None) } else { Err(unauthenticated()) };
+        return if needs.is_open() { Ok(None) } else { Err(unauthenticated()) };
     };
     match needs {
         Needs::Scope(scope) if !caller.allows(scope) => {
             Err(Problem::new(Code::Forbidden, format!("this needs a key with the scope {scope}")))
         }
-        Needs::Nothing | Needs::AnyKey | Needs::Scope(_) => Ok(Some(caller.clone())),
+        Needs::Nothing | Needs::AnyKey | Needs::Scope(_) | Needs::Preview => Ok(Some(caller.clone())),
     }
 }
 
 /// In another tenant, if it says so and may.
-async fn act_for(app: &App, mut caller: Caller, wanted: Option<HeaderValue>) -> Result<Caller, Problem> {
+pub(crate) async fn act_for(app: &App, mut caller: Caller, wanted: Option<HeaderValue>) -> Result<Caller, Problem> {
     let Some(value) = wanted else { return Ok(caller) };
     let name = value.to_str().unwrap_or_default().trim();
     if name == &*caller.tenant {
@@ -175,7 +188,7 @@ mod tests {
         for (route, lines) in BY_ROUTE.iter() {
             for (at, (method, _)) in lines.iter().enumerate() {
                 assert!(!lines[..at].iter().any(|(other, _)| other == method), "{method} {route}");
-                assert!(matches!(*method, "GET" | "POST" | "PUT" | "PATCH" | "DELETE"), "{method} {route}");
+                assert!(matches!(*method, "GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "*"), "{method} {route}");
             }
         }
     }

@@ -44,7 +44,60 @@ impl Door {
         let same = |token: &Digest| shown.iter().any(|text| token.same(&Digest::of(text.expose_secret())));
         self.admin_token.as_ref().is_some_and(same)
     }
+
+    /// Who a request comes from, and whether there are keys at all. Without any, where it comes from must be asked too.
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> (Option<Caller>, bool) {
+        let shown = shown(headers);
+        match self.keyring.identify(shown.iter().filter_map(read_key)) {
+            Identity::NoKeys => (Some(Caller::new(headers, None)), false),
+            Identity::Holder(key) => {
+                debug!(key_id = %key.id, tenant = key.tenant, "called with a key");
+                (Some(Caller::new(headers, Some(key))), true)
+            }
+            Identity::Nobody if self.is_admin_token(&shown) => (Some(Caller::new(headers, None)), true),
+            Identity::Nobody => (None, true),
+        }
+    }
+
+    /// Takes out of a request what could be a credential of ours, also one that is none any more: it is nobody else's
+    /// business. What a service's own callers show to it stays.
+    pub(crate) fn hide_credentials(&self, headers: &mut HeaderMap) {
+        for name in [header::AUTHORIZATION, X_API_KEY] {
+            let ours = headers.get_all(&name).iter().any(|value| {
+                let text = value.to_str().unwrap_or_default();
+                let text = text.split_once(' ').map_or(text, |(_, rest)| rest).trim();
+                let shown = SecretString::from(text);
+                read_key(&shown).is_some() || self.is_admin_token(std::slice::from_ref(&shown))
+            });
+            if ours {
+                headers.remove(name);
+            }
+        }
+    }
+
+    /// Whose word a session of this caller is: it ends with the key.
+    pub(crate) fn word_of(&self, caller: &Caller) -> String {
+        match &caller.key {
+            Some(key) => key.id.to_string(),
+            None if self.keyring.is_empty() => NO_KEYS.to_owned(),
+            None => ADMIN.to_owned(),
+        }
+    }
+
+    /// Whether that word still counts.
+    pub(crate) fn stands_by(&self, word: &str) -> bool {
+        match word {
+            ADMIN => true,
+            NO_KEYS => self.keyring.is_empty(),
+            id => id.parse().is_ok_and(|id| self.keyring.contains(&id)),
+        }
+    }
 }
+
+/// The word of who shows the admin token.
+const ADMIN: &str = "admin";
+/// The word of anybody, as long as there are no keys.
+const NO_KEYS: &str = "anybody";
 
 /// The caller.
 #[derive(Clone, Debug)]
@@ -89,22 +142,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 /// The layer around everything: lets strangers no further, and notes who the others are. What they may do is asked
 /// where a route has matched.
 pub(crate) async fn identify(State(door): State<Door>, mut request: Request, next: Next) -> Response {
-    let shown = shown(request.headers());
-    let (caller, keys) = match door.keyring.identify(shown.iter().filter_map(read_key)) {
-        Identity::NoKeys => {
-            if let Err(problem) = origin::refuse_strangers(&door.config, request.uri(), request.headers()) {
-                return problem.into_response();
-            }
-            (Some(Caller::new(request.headers(), None)), false)
-        }
-        Identity::Holder(key) => {
-            debug!(key_id = %key.id, tenant = key.tenant, "called with a key");
-            (Some(Caller::new(request.headers(), Some(key))), true)
-        }
-        Identity::Nobody if door.is_admin_token(&shown) => (Some(Caller::new(request.headers(), None)), true),
-        Identity::Nobody => (None, true),
-    };
-    drop(shown);
+    let (caller, keys) = door.caller(request.headers());
+    if !keys && let Err(problem) = origin::refuse_strangers(&door.config, request.uri(), request.headers()) {
+        return problem.into_response();
+    }
     // Before the caller matters: browsers ask this without a key.
     if keys && let Some(answer) = origin::preflight(&request) {
         return answer;
@@ -125,7 +166,7 @@ pub(crate) async fn identify(State(door): State<Door>, mut request: Request, nex
 
 fn is_open(request: &Request) -> bool {
     let route = request.extensions().get::<MatchedPath>();
-    route.is_some_and(|route| authorize::needs(request.method(), route.as_str()) == authorize::Needs::Nothing)
+    route.is_some_and(|route| authorize::needs(request.method(), route.as_str()).is_open())
 }
 
 /// What it shows. Some send both headers, one of them for another purpose: whichever is a key counts.

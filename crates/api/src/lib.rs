@@ -32,6 +32,8 @@ mod openapi;
 mod origin;
 mod patch;
 mod path;
+mod ports;
+mod previews;
 mod problem;
 mod processes;
 mod query;
@@ -50,10 +52,13 @@ mod wire;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{delete, get, post};
-use secrecy::SecretString;
+use axum::extract::Request;
+use axum::routing::{any, delete, get, post};
+use secrecy::{ExposeSecret, SecretString};
 use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
+use wakeful_gateway::{Gateway, Sessions};
 use wakeful_lifecycle::Lifecycle;
 
 use crate::caller::Door;
@@ -74,6 +79,18 @@ pub struct ApiConfig {
     pub admin_token: Option<SecretString>,
     /// Others than this machine reach the port: the last key must stay.
     pub exposed: bool,
+    /// It is reached by TLS.
+    pub secure: bool,
+}
+
+/// What the connection tells of who is at its other end. Whoever accepts connections puts it into each request's
+/// extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// From where.
+    pub address: std::net::SocketAddr,
+    /// By TLS.
+    pub secure: bool,
 }
 
 /// What handlers work with.
@@ -82,6 +99,9 @@ struct App {
     lifecycle: Lifecycle,
     config: Arc<ApiConfig>,
     metrics: Arc<metrics::Metrics>,
+    door: Door,
+    gateway: Gateway,
+    sessions: Arc<Sessions>,
 }
 
 /// The routes of the native surface.
@@ -107,7 +127,12 @@ fn routes() -> Routes {
         .route("/v1/sandboxes/{id}/processes/{pid}/signal", post(processes::signal))
         .route("/v1/sandboxes/{id}/processes/{pid}/resize", post(processes::resize))
         .route("/v1/sandboxes/{id}/pty", get(terminal::open))
+        .route("/v1/sandboxes/{id}/ports", get(ports::list))
+        .route("/v1/sandboxes/{id}/ports/{port}", get(ports::get).put(ports::put).delete(ports::delete))
+        .route("/v1/sandboxes/{id}/ports/{port}/session", post(ports::session))
         .route("/v1/sandboxes/{id}/ports/{port}/tcp", get(tcp::open))
+        .preview("/v1/sandboxes/{id}/ports/{port}/", any(previews::by_path))
+        .preview("/v1/sandboxes/{id}/ports/{port}/{*path}", any(previews::by_path))
         .route("/v1/sandboxes/{id}/files", files())
         .route("/v1/sandboxes/{id}/files/", files())
         .route("/v1/sandboxes/{id}/files/{*path}", files())
@@ -137,11 +162,26 @@ pub fn router(lifecycle: Lifecycle, config: ApiConfig) -> Router {
     let config = Arc::new(config);
     let door = Door::new(Arc::clone(&config), Arc::clone(lifecycle.registry().keyring()));
     let metrics = Arc::new(metrics::Metrics::new(&lifecycle, &config.version));
-    let app = App { lifecycle, config, metrics: Arc::clone(&metrics) };
+    let gateway = Gateway::new(lifecycle.clone(), config.tasks.clone());
+    let secret = config.admin_token.as_ref().map(|token| token.expose_secret().as_bytes());
+    let sessions = Arc::new(Sessions::new(secret));
+    let app = App { lifecycle, config, metrics: Arc::clone(&metrics), door: door.clone(), gateway, sessions };
     // Of handlers only: what leads nowhere needs no scope.
     let scopes = axum::middleware::from_fn_with_state(app.clone(), authorize::check);
-    dressed(routes().router.route_layer(scopes).with_state(app), door)
-        .layer(axum::middleware::from_fn_with_state(metrics, metrics::count))
+    let count = axum::middleware::from_fn_with_state(metrics, metrics::count);
+    let api = dressed(routes().router.route_layer(scopes).with_state(app.clone()), door).layer(count.clone());
+    let previews = Router::new()
+        .fallback(previews::by_host)
+        .layer(CatchPanicLayer::custom(problem::of_panic))
+        .layer(axum::middleware::map_request_with_state(Arc::clone(&app.config), linger::read_on))
+        .layer(axum::middleware::from_fn(request_id::give_id))
+        .layer(count)
+        .with_state(app.clone());
+    // By host before anything else: what belongs to a guest must never reach the API, whatever its path.
+    Router::new().fallback_service(tower::service_fn(move |request: Request| {
+        let to = if previews::is_for(&app.config, &request) { previews.clone() } else { api.clone() };
+        to.oneshot(request)
+    }))
 }
 
 /// What every route has around it.

@@ -76,6 +76,21 @@ pub(crate) fn refuse_strangers(config: &ApiConfig, uri: &Uri, headers: &HeaderMa
     Ok(())
 }
 
+/// For previews: refuses pages that are neither this preview's own nor the API's.
+pub(crate) fn refuse_other_pages(config: &ApiConfig, host: &str, headers: &HeaderMap) -> Result<(), Problem> {
+    for origin in headers.get_all(header::ORIGIN) {
+        let text = String::from_utf8_lossy(origin.as_bytes());
+        let name = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        let own = name.is_some_and(|name| name.eq_ignore_ascii_case(host));
+        if !own && !is_own_origin(&text, config) {
+            let text: String = text.chars().take(200).collect();
+            return Err(Problem::new(Code::ForeignOrigin, format!("origin {text:?} is not this preview's"))
+                .hint("a public port is open to pages from everywhere"));
+        }
+    }
+    Ok(())
+}
+
 fn is_own_origin(origin: &str, config: &ApiConfig) -> bool {
     let (rest, default_port) = match (origin.strip_prefix("http://"), origin.strip_prefix("https://")) {
         (Some(rest), _) => (rest, 80),

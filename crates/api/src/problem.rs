@@ -64,7 +64,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::UnsupportedByRuntime => StatusCode::NOT_IMPLEMENTED,
-        Code::GuestUnresponsive | Code::PortNotOpen => StatusCode::BAD_GATEWAY,
+        Code::GuestUnresponsive | Code::PortNotOpen | Code::BadGateway => StatusCode::BAD_GATEWAY,
         Code::ShuttingDown | Code::Busy | Code::RuntimeUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::WakeTimeout => StatusCode::GATEWAY_TIMEOUT,
         Code::InsufficientCapacity | Code::DiskFull | Code::GuestDiskFull => StatusCode::INSUFFICIENT_STORAGE,
@@ -240,6 +240,22 @@ impl From<Error> for Problem {
                 problem.with("limit", limit.to_string()).with("used", used).with("most", most)
             }
             _ => problem,
+        }
+    }
+}
+
+impl From<wakeful_gateway::Error> for Problem {
+    fn from(error: wakeful_gateway::Error) -> Self {
+        use wakeful_gateway::Error as Preview;
+        let detail = error.to_string();
+        match error {
+            Preview::NotOpen { .. } => Self::new(Code::PortNotOpen, detail)
+                .hint("start the service first; 127.0.0.1 and ::1 inside are both tried"),
+            Preview::BadAnswer { .. } => {
+                Self::new(Code::BadGateway, detail).hint("does it speak HTTP? raw TCP is at …/ports/{port}/tcp")
+            }
+            Preview::BadRequest(_) => Self::new(Code::InvalidField, detail),
+            Preview::Sandbox(error) => error.into(),
         }
     }
 }

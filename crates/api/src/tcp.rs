@@ -32,7 +32,7 @@ const CONNECT: Duration = Duration::from_secs(20);
 const BUFFER: usize = 32 << 10;
 
 /// The port that the path names: `/v1/sandboxes/{id}/ports/{port}/tcp`.
-pub(crate) struct Port(u16);
+pub(crate) struct Port(pub(crate) u16);
 
 impl<S: Send + Sync> FromRequestParts<S> for Port {
     type Rejection = Problem;

@@ -114,6 +114,7 @@ async fn a_refused_upload_gets_its_answer() {
     let base = format!("http://{}", listener.local_addr().unwrap());
     let mut server = tokio::task::JoinSet::new();
     server.spawn(async move { axum::serve(listener, toy()).await });
+    wakeful_client::use_ring();
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
     let pieces = || stream::iter(0..512).map(|_| Ok::<_, Infallible>(Bytes::from(vec![7; 128 << 10])));
     for (route, declared, code) in [

@@ -26,7 +26,7 @@ Examples:
 Data goes to standard output, talk to standard error; --json gives what the REST API answers.
 Exit codes: 0 done, 1 refused, 2 wrong usage, 69 no server, 70 a bug of ours, 130 ^C. With exec,
 run and shell: the command's own, 124 if its time was up, 125 if it never ran.
-Environment: WAKEFUL_URL, WAKEFUL_API_KEY, NO_COLOR")]
+Environment: WAKEFUL_URL, WAKEFUL_API_KEY, WAKEFUL_CA_CERT, NO_COLOR")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -78,6 +78,7 @@ Examples:
   wakeful sandbox create -t python --persistent
   wakeful sandbox exec ID -- python3 -V
   wakeful sandbox shell ID
+  wakeful sandbox url ID 3000
   wakeful sandbox port-forward ID 8080:80")]
     Sandbox(sandbox::Command),
     /// Build and list templates

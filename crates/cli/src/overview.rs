@@ -20,7 +20,7 @@ const SANDBOX: Groups = &[
     ("Sleep", &["suspend", "wake", "events"]),
     ("Commands", &["exec", "run", "shell", "ps", "logs", "kill"]),
     ("Files", &["upload", "download", "ls", "stat", "mkdir", "mv", "rm", "watch"]),
-    ("Network", &["port-forward"]),
+    ("Network", &["url", "port", "ports", "port-forward"]),
 ];
 
 const HEADING: Style = Style::new().bold().underline();

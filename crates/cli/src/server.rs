@@ -23,6 +23,8 @@ use crate::failure::Failure;
 const DEFAULT: &str = "http://127.0.0.1:8080";
 const URL: &str = "WAKEFUL_URL";
 const KEY: &str = "WAKEFUL_API_KEY";
+/// A file with the certificates of an authority that this machine does not know.
+const AUTHORITY: &str = "WAKEFUL_CA_CERT";
 
 /// The user's own file.
 #[derive(Debug, Default, Deserialize)]
@@ -84,7 +86,11 @@ fn users_file() -> Result<File, Failure> {
 /// A client of a server that was found otherwise.
 pub(crate) fn client(url: &str, key: Option<&str>) -> Result<Client, Failure> {
     let agent = concat!("wakeful-cli/", env!("CARGO_PKG_VERSION"));
-    Ok(Client::new(url, key)?.with_user_agent(agent)?)
+    let authority = match variable(AUTHORITY).filter(|path| !path.is_empty()).map(PathBuf::from) {
+        Some(path) => Some(std::fs::read(&path).map_err(|error| Failure::file("read", &path, &error))?),
+        None => None,
+    };
+    Ok(Client::with_authority(url, key, authority.as_deref())?.with_user_agent(agent)?)
 }
 
 fn resolve(global: &Global, variable: &dyn Fn(&str) -> Option<String>, file: File) -> (String, Option<String>) {

@@ -15,14 +15,17 @@ pub(crate) struct Address {
     base: String,
     /// It is this machine, so no proxy stands between.
     pub(crate) loopback: bool,
+    /// By TLS.
+    pub(crate) secure: bool,
 }
 
 impl Address {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let invalid = |why: &str| Error::Invalid { detail: format!("{text:?} is not the address of a server: {why}") };
         let url = Url::parse(text).map_err(|e| invalid(&e.to_string()))?;
-        if url.scheme() != "http" {
-            return Err(invalid("it must begin with http://"));
+        let secure = url.scheme() == "https";
+        if !secure && url.scheme() != "http" {
+            return Err(invalid("it must begin with http:// or https://"));
         }
         if url.query().is_some() || url.fragment().is_some() {
             return Err(invalid("it must have neither a query nor a fragment"));
@@ -30,7 +33,7 @@ impl Address {
         let host = url.host_str().ok_or_else(|| invalid("it has no host"))?;
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let loopback = bare == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        Ok(Self { base: url.as_str().trim_end_matches('/').to_owned(), loopback })
+        Ok(Self { base: url.as_str().trim_end_matches('/').to_owned(), loopback, secure })
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -82,8 +85,9 @@ mod tests {
         assert!(address.loopback);
         assert_eq!(address.as_str(), "http://localhost:8080");
         assert!(Address::parse("http://[::1]:8080").unwrap().loopback);
+        assert!(Address::parse("https://localhost").unwrap().secure && !address.secure);
         assert!(!Address::parse("http://10.0.0.1:8080").unwrap().loopback);
-        for bad in ["", "localhost:8080", "https://localhost", "unix:/x", "http://", "http://h/?a=b"] {
+        for bad in ["", "localhost:8080", "ftp://localhost", "unix:/x", "http://", "http://h/?a=b"] {
             assert!(Address::parse(bad).is_err(), "{bad}");
         }
     }

@@ -18,6 +18,7 @@ mod send;
 mod socket;
 mod templates;
 mod terminal;
+mod tls;
 mod watch;
 
 pub use error::Error;
@@ -29,5 +30,6 @@ pub use sandboxes::ListQuery;
 pub use send::Client;
 pub use templates::BuildEvents;
 pub use terminal::{Terminal, TerminalEvent, TerminalInput, TerminalOutput, Which};
+pub use tls::use_ring;
 pub use wakeful_api_types as types;
 pub use watch::Changes;

@@ -1,10 +1,12 @@
 //! TCP to a port in a sandbox, also one that only listens on its own loopback.
 
 use bytes::{Bytes, BytesMut};
+use reqwest::Method;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
-use wakeful_api_types::TunnelMessage;
+use wakeful_api_types::{Port, PortList, PortSession, PutPort, TunnelMessage};
 
+use crate::send::CALL;
 use crate::socket::{Incoming, Outgoing};
 use crate::{Client, Error};
 
@@ -19,6 +21,48 @@ pub struct Tunnel {
 }
 
 impl Client {
+    /// `GET …/ports`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn ports(&self, id: &str) -> Result<PortList, Error> {
+        self.json(self.get(&["v1", "sandboxes", id, "ports"])?).await
+    }
+
+    /// `GET …/ports/{port}`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn sandbox_port(&self, id: &str, port: u16) -> Result<Port, Error> {
+        self.json(self.get(&["v1", "sandboxes", id, "ports", &port.to_string()])?).await
+    }
+
+    /// `PUT …/ports/{port}`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn put_port(&self, id: &str, port: u16, public: bool) -> Result<Port, Error> {
+        let url = self.address.join(&["v1", "sandboxes", id, "ports", &port.to_string()])?;
+        self.json(self.request(Method::PUT, url).timeout(CALL).json(&PutPort { public })).await
+    }
+
+    /// `DELETE …/ports/{port}`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn delete_port(&self, id: &str, port: u16) -> Result<(), Error> {
+        self.nothing(self.delete(&["v1", "sandboxes", id, "ports", &port.to_string()])?).await
+    }
+
+    /// `POST …/ports/{port}/session`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn port_session(&self, id: &str, port: u16) -> Result<PortSession, Error> {
+        let segments = ["v1", "sandboxes", id, "ports", &port.to_string(), "session"];
+        self.json(self.post(&segments, &serde_json::json!({}))?).await
+    }
+
     /// `GET …/ports/{port}/tcp`: a WebSocket that carries one TCP connection. Nothing listens there: `port_not_open`.
     ///
     /// # Errors

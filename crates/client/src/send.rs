@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wakeful_api_types::{Health, Info, Problem};
 
-use crate::Error;
 use crate::address::Address;
+use crate::{Error, tls};
 
 /// A daemon that does not even take the connection is not there.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -39,12 +39,24 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`] if the address or the key cannot be used.
     pub fn new(url: &str, api_key: Option<&str>) -> Result<Self, Error> {
+        Self::with_authority(url, api_key, None)
+    }
+
+    /// As [`new`](Self::new); an https server may also be known by these certificates, in PEM.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or if there is no certificate.
+    pub fn with_authority(url: &str, api_key: Option<&str>, authority: Option<&[u8]>) -> Result<Self, Error> {
         let address = Address::parse(url)?;
+        let tls = tls::config(address.secure, authority)?;
         let build = |mut builder: reqwest::ClientBuilder| {
             if address.loopback {
                 builder = builder.no_proxy();
             }
-            builder.build().map_err(|source| Error::Unreachable { url: address.as_str().into(), source })
+            builder
+                .tls_backend_preconfigured(tls.clone())
+                .build()
+                .map_err(|source| Error::Unreachable { url: address.as_str().into(), source })
         };
         let builder = || reqwest::Client::builder().connect_timeout(CONNECT);
         let (http, patient) = (build(builder().read_timeout(SILENCE))?, build(builder().tcp_keepalive(KEEPALIVE))?);

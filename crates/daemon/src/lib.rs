@@ -4,6 +4,7 @@
 //!   Config::load ─▶ wire::take (lock, store) ─▶ bring_up (runtimes, lifecycle recovers) ─▶ serve (listen, drain)
 //! ```
 
+mod accept;
 pub mod admin_token;
 pub mod config;
 pub mod doctor;
@@ -12,6 +13,7 @@ pub mod paths;
 pub mod registry;
 mod serve;
 pub mod setup;
+pub mod tls;
 pub mod wire;
 
 pub use serve::{Error as ServeError, serve, settle_in, signals};

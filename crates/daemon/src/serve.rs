@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -11,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::config::Loaded;
-use crate::{admin_token, wire};
+use crate::config::{Config, Loaded};
+use crate::tls::{self, Tls};
+use crate::{accept, admin_token, wire};
 
 /// How long operations may take to reach an end at a stop.
 const GRACE: Duration = Duration::from_secs(30);
@@ -33,6 +35,9 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+    /// There is no certificate that can be used.
+    #[error("could not set up https")]
+    Tls(#[from] tls::Error),
     /// The parts could not be put together.
     #[error(transparent)]
     Wire(#[from] wire::Error),
@@ -65,6 +70,11 @@ pub async fn serve(
     if let Some(address) = config.exposed().filter(|_| !config.data_dir.join("wakeful.db").exists()) {
         return Err(Error::Exposed(address));
     }
+    let tls = match (&config.tls.cert, &config.tls.key) {
+        (Some(cert), Some(key)) => Some(Tls::load(cert, key)?),
+        _ => None,
+    };
+    let acceptor = tls.as_ref().map(Tls::acceptor).transpose()?;
     // First the sockets: a second daemon, or a taken port, is found before anything is touched.
     let listeners = bind(&config.listen, loaded.listen_by_default).await?;
     let addresses: Vec<SocketAddr> = listeners.iter().map(|(_, address)| *address).collect();
@@ -79,7 +89,9 @@ pub async fn serve(
     let admin_token = admin_token::ensure(&taken.paths.data)?;
     let mut wired = taken.bring_up(config).await?;
     if let Some(address) = reachable(&addresses) {
-        wired.lock.announce(&format!("http://{address}"))?;
+        // In the clear by loopback, whatever the certificate says.
+        let scheme = if tls.is_some() && !address.ip().is_loopback() { "https" } else { "http" };
+        wired.lock.announce(&format!("{scheme}://{address}"))?;
     }
     wired.lifecycle.warm_up();
 
@@ -93,13 +105,16 @@ pub async fn serve(
             tasks: calls.clone(),
             admin_token: Some(admin_token),
             exposed: config.exposed().is_some(),
+            secure: tls.is_some(),
         },
     );
     let stop = CancellationToken::new();
     let mut servers = JoinSet::new();
     for (listener, _) in listeners {
-        let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
-        servers.spawn(async move { axum::serve(listener, router).with_graceful_shutdown(stopped).await });
+        servers.spawn(accept::serve(listener, router.clone(), acceptor.clone(), stop.clone()));
+    }
+    if let Some(tls) = &tls {
+        servers.spawn(Arc::clone(tls).watch(stop.clone()));
     }
     info!(?addresses, data_dir = %config.data_dir.display(), "listening");
     listening(&addresses);
@@ -112,8 +127,7 @@ pub async fn serve(
     let ended = tokio::time::timeout(CALLS, async {
         while let Some(ended) = servers.join_next().await {
             match ended {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => error!(%error, "a listener failed"),
+                Ok(()) => {}
                 Err(panic) => error!(%panic, "a listener panicked"),
             }
         }
@@ -162,19 +176,20 @@ async fn bind(addresses: &[SocketAddr], by_default: bool) -> Result<Vec<(TcpList
     Ok(listeners)
 }
 
-/// Resolves at SIGTERM, SIGINT or SIGHUP.
+/// Resolves at SIGTERM, SIGINT or SIGHUP; at the last only if no certificate is to be read again by it.
 ///
 /// # Errors
 /// If the signals cannot be watched.
-pub fn signals() -> io::Result<impl Future<Output = ()>> {
+pub fn signals(config: &Config) -> io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut term, mut int, mut hup) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
+    let stops = config.tls.cert.is_none();
     Ok(async move {
         let which = tokio::select! {
             _ = term.recv() => "SIGTERM",
             _ = int.recv() => "SIGINT",
-            _ = hup.recv() => "SIGHUP",
+            _ = hup.recv(), if stops => "SIGHUP",
         };
         info!(signal = which, "stopping");
     })

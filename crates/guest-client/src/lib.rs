@@ -25,6 +25,7 @@ pub use exec::{Exec, ExecEvent, ExecOutput, ExecStream, OutputStream};
 pub use files::{Entry, FileHead, FilePart, FileStream};
 pub use process::Job;
 pub use revive::Revived;
-pub use tunnel::Tunnel;
+pub use tunnel::{Opened, Tunnel};
 pub use wakeful_guest_proto as proto;
+pub use wakeful_guest_proto::tunnel::TunnelId;
 pub use watch::{WatchEvent, WatchStream};

@@ -10,3 +10,4 @@ pub mod control;
 pub mod filesystem;
 pub mod hello;
 pub mod process;
+pub mod tunnel;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::{OnceCell, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -145,6 +145,16 @@ impl Inner {
 
     fn owner(&self, id: &SandboxId) -> Option<Handle> {
         self.owners.lock().expect("no panic while it is held").get(id).cloned()
+    }
+
+    /// Whose sandbox it is, if it has an owner.
+    pub(crate) fn live_tenant(&self, id: &SandboxId) -> Option<String> {
+        self.owner(id).map(|handle| handle.live.borrow().row.tenant.clone())
+    }
+
+    /// What becomes of a sandbox that has an owner.
+    pub(crate) fn watch(&self, id: &SandboxId) -> Option<watch::Receiver<Live>> {
+        self.owner(id).map(|handle| handle.live)
     }
 
     /// The owner of a sandbox that is not destroyed, or its tombstone.

@@ -95,6 +95,12 @@ impl Keyring {
         }
     }
 
+    /// Whether there is a key of this id.
+    #[must_use]
+    pub fn contains(&self, id: &KeyId) -> bool {
+        self.entries.read().expect("no panic while it is held").values().any(|entry| entry.key.id == *id)
+    }
+
     fn insert(&self, key: Key) {
         let used = key.last_used_at.map_or(0, Timestamp::as_microsecond);
         let entry = Entry { used_at: used.into(), noted_at: used.into(), key: Arc::new(key) };

@@ -66,6 +66,7 @@ pub enum Code {
     UnsupportedByRuntime,
     GuestUnresponsive,
     PortNotOpen,
+    BadGateway,
     ShuttingDown,
     Busy,
     RuntimeUnavailable,

@@ -11,7 +11,7 @@ mod sqlite;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use wakeful_model::{
-    Event, Key, KeyId, Kind, Limit, Limits, Mode, Sandbox, SandboxId, Template, TemplateId, Tenant, Usage,
+    Event, Key, KeyId, Kind, Limit, Limits, Mode, Port, Sandbox, SandboxId, Template, TemplateId, Tenant, Usage,
 };
 
 pub use claim::{Answer, Claim};
@@ -222,6 +222,18 @@ pub trait Store: Send + Sync {
 
     /// Kind and name of all that was, or was about to be, made for a sandbox, oldest first.
     async fn resources(&self, id: &SandboxId) -> Result<Vec<(String, String)>, Error>;
+
+    /// Says who may reach a port of a sandbox. Durable when it returns; nothing happens if there is no such sandbox.
+    async fn put_port(&self, id: &SandboxId, port: Port) -> Result<(), Error>;
+
+    /// Forgets what was said of a port.
+    async fn remove_port(&self, id: &SandboxId, port: u16) -> Result<(), Error>;
+
+    /// All ports of a sandbox that something was said about, by number.
+    async fn ports(&self, id: &SandboxId) -> Result<Vec<Port>, Error>;
+
+    /// One of them.
+    async fn port(&self, id: &SandboxId, port: u16) -> Result<Option<Port>, Error>;
 
     /// As [`insert_sandbox`](Self::insert_sandbox), if its tenant's limits allow one more of its memory and disk. However
     /// many ask at once, a limit is never passed.

@@ -7,11 +7,12 @@ use utoipa::openapi::schema::ObjectBuilder;
 use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 use wakeful_api_types::{
-    EVENT_STREAM, ExecuteRequest, ExecuteResponse, NDJSON, Process, ProcessList, PtySize, SignalRequest,
+    EVENT_STREAM, ExecuteRequest, ExecuteResponse, NDJSON, Port, PortList, PortSession, Process, ProcessList, PtySize,
+    PutPort, SignalRequest,
 };
 use wakeful_model::Code;
 
-use super::entry::{Entry, flag, get, number, post, text};
+use super::entry::{Entry, delete, flag, get, number, post, put, text};
 use super::sandboxes::ACCESS;
 
 const PROCESSES: &str = "/v1/sandboxes/{id}/processes";
@@ -19,6 +20,13 @@ const OUTPUT: &str = "/v1/sandboxes/{id}/processes/{pid}/output";
 const STDIN: &str = "/v1/sandboxes/{id}/processes/{pid}/stdin";
 const SIGNAL: &str = "/v1/sandboxes/{id}/processes/{pid}/signal";
 const RESIZE: &str = "/v1/sandboxes/{id}/processes/{pid}/resize";
+
+const PORTS: &str = "/v1/sandboxes/{id}/ports";
+const PORT: &str = "/v1/sandboxes/{id}/ports/{port}";
+const GONE: &[Code] = &[Code::SandboxDestroyed, Code::Busy];
+const PREVIEWS: &str = "A preview is at its `url`, and at `/v1/sandboxes/{id}/ports/{port}/` without cookies. A private one \
+    needs the key of a caller who may write, or a session; of these nothing reaches the service. Nothing listens: 502 \
+    `port_not_open`; no HTTP: 502 `bad_gateway`.";
 
 /// Numbers that JSON readers hold exactly.
 const LARGEST: u64 = (1 << 53) - 1;
@@ -206,5 +214,21 @@ pub(super) fn entries() -> Vec<Entry> {
                 .about("Binary messages are its bytes; the text message `{\"type\":\"eof\"}` ends one direction."),
         )
         .refuses(&[Code::PortNotOpen]),
+        get(PORTS, "listPorts", "Ports that something was said about").answers::<PortList>(200, "By number").refuses(GONE),
+        get(PORT, "getPort", "Who may reach a port, and where its preview is")
+            .about(PREVIEWS)
+            .answers::<Port>(200, "The port")
+            .refuses(GONE),
+        put(PORT, "putPort", "Make a port public, or private again")
+            .body::<PutPort>(&json!({"public": true}))
+            .answers::<Port>(200, "The port")
+            .refuses(&[Code::MissingField])
+            .refuses(GONE),
+        delete(PORT, "deletePort", "Forget what was said about a port: it is private").empty(204, "It is").refuses(GONE),
+        post("/v1/sandboxes/{id}/ports/{port}/session", "openPortSession", "Let a browser in to a private port")
+            .about("The address is good once, for five minutes; whoever opens it gets a cookie for this port.")
+            .answers::<PortSession>(200, "Where to go")
+            .refuses(&[Code::InvalidJson, Code::BodyTooLarge])
+            .refuses(GONE),
     ]
 }

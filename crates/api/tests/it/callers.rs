@@ -81,8 +81,11 @@ const TABLE: &[Line] = &[
     line("POST /v1/sandboxes/{id}/processes/{pid}/signal", SandboxWrite, &[], 0),
     line("POST /v1/sandboxes/{id}/processes/{pid}/resize", SandboxWrite, &[], 0),
     line("GET /v1/sandboxes/{id}/pty", SandboxWrite, &[], 0),
-    line("GET /v1/sandboxes/{id}/ports", SandboxRead, &[], 0),
-    line("PUT /v1/sandboxes/{id}/ports/{port}", SandboxWrite, &[], 0),
+    line("GET /v1/sandboxes/{id}/ports", SandboxRead, &[409], 403),
+    line("GET /v1/sandboxes/{id}/ports/{port}", SandboxRead, &[409], 403),
+    with("PUT /v1/sandboxes/{id}/ports/{port}", SandboxWrite, r#"{"public":true}"#, &[409], 403),
+    line("DELETE /v1/sandboxes/{id}/ports/{port}", SandboxWrite, &[409], 403),
+    line("POST /v1/sandboxes/{id}/ports/{port}/session", SandboxWrite, &[409], 403),
     line("GET /v1/sandboxes/{id}/ports/{port}/tcp", SandboxWrite, &[], 0),
     line("GET /v1/templates", TemplateRead, &[200], 200),
     with(

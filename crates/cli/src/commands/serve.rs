@@ -73,14 +73,15 @@ impl Serve {
             .map_err(|error| Failure::refused(format!("could not start logging: {error}")))?;
         wakeful_daemon::settle_in();
         many_threads()?.block_on(async {
-            let signals = wakeful_daemon::signals()
+            let signals = wakeful_daemon::signals(&loaded.config)
                 .map_err(|error| Failure::refused(format!("could not listen to signals: {error}")))?;
             let listening = |addresses: &[std::net::SocketAddr]| {
                 // a log of objects stays one
                 if loaded.config.log_format == LogFormat::Json {
                     return;
                 }
-                let urls: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
+                let scheme = if loaded.config.tls.cert.is_some() { "https" } else { "http" };
+                let urls: Vec<String> = addresses.iter().map(|address| format!("{scheme}://{address}")).collect();
                 output::say(&format!("wakeful listens on {}", urls.join(" and ")));
             };
             wakeful_daemon::serve(&loaded, listening, signals).await.map_err(|error| refused(&error))
@@ -101,6 +102,7 @@ fn refused(error: &wakeful_daemon::ServeError) -> Failure {
             failure.hint("stop it first, or give this one another --data-dir")
         }
         ServeError::Wire(wire::Error::Paths(paths::Error::Io { .. })) => failure.hint("the daemon must run as root"),
+        ServeError::Tls(_) => failure.hint("[tls] cert and key name PEM files: the whole chain, and its private key"),
         ServeError::Wire(_) | ServeError::Paths(_) | ServeError::Late => failure,
     }
 }

@@ -110,11 +110,14 @@ impl Tls {
     }
 
     pub(super) fn check(&self) -> Vec<Check> {
-        let whole = if self.is_empty() {
-            Ok(())
-        } else {
-            // starting in the clear when someone asked for https would be worse than not starting
-            Err("https is not supported by this version; put a TLS proxy in front, and leave the table empty".into())
+        // starting in the clear when someone asked for https would be worse than not starting
+        let whole = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) if cert.as_os_str().is_empty() || key.as_os_str().is_empty() => {
+                Err("cert and key must name files".into())
+            }
+            (Some(_), None) => Err("there is a cert and no key".into()),
+            (None, Some(_)) => Err("there is a key and no cert".into()),
+            (Some(_), Some(_)) | (None, None) => Ok(()),
         };
         vec![("tls", whole)]
     }

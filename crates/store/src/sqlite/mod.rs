@@ -15,6 +15,7 @@
 mod claims;
 mod events;
 mod keys;
+mod ports;
 mod resources;
 mod row;
 mod sandboxes;
@@ -29,7 +30,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqlitePool, Transaction};
-use wakeful_model::{Event, Key, KeyId, Kind, Limits, Sandbox, SandboxId, Template, TemplateId, Tenant, Usage};
+use wakeful_model::{Event, Key, KeyId, Kind, Limits, Port, Sandbox, SandboxId, Template, TemplateId, Tenant, Usage};
 
 use crate::{Admission, Answer, Claim, Error, Filter, Page, Removal, Store, Swap};
 
@@ -232,6 +233,22 @@ impl Store for SqliteStore {
 
     async fn resources(&self, id: &SandboxId) -> Result<Vec<(String, String)>, Error> {
         resources::list(self, id).await
+    }
+
+    async fn put_port(&self, id: &SandboxId, port: Port) -> Result<(), Error> {
+        ports::put(self, id, port).await
+    }
+
+    async fn remove_port(&self, id: &SandboxId, port: u16) -> Result<(), Error> {
+        ports::remove(self, id, port).await
+    }
+
+    async fn ports(&self, id: &SandboxId) -> Result<Vec<Port>, Error> {
+        ports::list(self, id).await
+    }
+
+    async fn port(&self, id: &SandboxId, port: u16) -> Result<Option<Port>, Error> {
+        ports::get(self, id, port).await
     }
 
     async fn admit_sandbox(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<()>, Error> {

@@ -12,6 +12,7 @@ mod kill;
 mod list;
 mod logs;
 mod port_forward;
+mod ports;
 mod ps;
 mod run;
 mod shell;
@@ -55,6 +56,9 @@ pub(crate) enum Command {
     Mv(files::Mv),
     Rm(files::Rm),
     Watch(watch::Watch),
+    Port(ports::One),
+    Ports(ports::All),
+    Url(ports::Address),
     PortForward(port_forward::PortForward),
 }
 
@@ -91,6 +95,9 @@ impl Command {
             Self::Mv(args) => or_interrupt(args.run(&client, json)).await,
             Self::Rm(args) => or_interrupt(args.run(&client)).await,
             Self::Watch(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Port(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Ports(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Url(args) => or_interrupt(args.run(&client, json)).await,
             Self::PortForward(args) => or_interrupt(args.run(&client, json)).await,
         }
     }

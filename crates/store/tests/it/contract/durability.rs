@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
-use wakeful_model::{Cause, DEFAULT_TENANT, EventType, Memory, Sandbox, SandboxId, State};
+use wakeful_model::{Cause, DEFAULT_TENANT, EventType, Memory, Port, Sandbox, SandboxId, State};
 use wakeful_store::Store;
 
 use super::{Fixture, PATIENCE, fresh, swapped};
@@ -30,6 +30,24 @@ pub(crate) async fn resources_are_journalled<F: Fixture>() {
     store.forget_resources(&id).await.expect("twice is no error");
     assert_eq!(store.resources(&id).await.expect("list"), []);
     assert_eq!(store.resources(&other).await.expect("list"), [pair("tap", "wk1")]);
+}
+
+pub(crate) async fn ports_are_kept_and_go<F: Fixture>() {
+    let (_fixture, store) = fresh::<F>().await;
+    let row = sandbox();
+    store.insert_sandbox(&row, None).await.expect("insert");
+    let port = |port, public| Port { port, public };
+    for put in [port(8080, true), port(80, false), port(8080, false), port(65535, true)] {
+        store.put_port(&row.id, put).await.expect("put");
+    }
+    assert_eq!(store.ports(&row.id).await.expect("list"), [port(80, false), port(8080, false), port(65535, true)]);
+    assert_eq!(store.port(&row.id, 65535).await.expect("read"), Some(port(65535, true)));
+    store.remove_port(&row.id, 65535).await.expect("remove");
+    store.remove_port(&row.id, 65535).await.expect("twice is no error");
+    assert_eq!(store.port(&row.id, 65535).await.expect("read"), None);
+    let nobody = SandboxId::random();
+    store.put_port(&nobody, port(1, true)).await.expect("no error");
+    assert_eq!(store.ports(&nobody).await.expect("list"), []);
 }
 
 pub(crate) async fn everything_is_there_after_reopening<F: Fixture>() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
-use wakeful_model::{Cause, DEFAULT_TENANT, EventType, Mode, Sandbox, SandboxId, State};
+use wakeful_model::{Cause, DEFAULT_TENANT, EventType, Mode, Port, Sandbox, SandboxId, State};
 use wakeful_store::{Error, Filter, Store};
 
 use super::{Fixture, everyone, fresh, listed, swapped};
@@ -186,13 +186,19 @@ pub(crate) async fn tombstones_are_kept_and_forgotten<F: Fixture>() {
     // Something of it is still on the host.
     store.note_resource(&rows[0].id, "tap", "wk0").await.expect("note");
 
+    for row in &rows {
+        store.put_port(&row.id, Port { port: 80, public: true }).await.expect("put");
+    }
+
     assert_eq!(listed(&store, &everyone()).await, BTreeSet::from([living.id.clone()]));
     assert_eq!(store.sandbox(&rows[1].id).await.expect("read").as_ref(), Some(&rows[1]));
     assert_eq!(store.forget_destroyed(at(0)).await.expect("forget"), 0);
     assert_eq!(store.forget_destroyed(at(2)).await.expect("forget"), 1);
     assert_eq!(store.sandbox(&rows[1].id).await.expect("read"), None);
     assert_eq!(store.events(&rows[1].id, 0, 10).await.expect("events"), []);
+    assert_eq!(store.ports(&rows[1].id).await.expect("ports"), []);
     for row in [&rows[0], &rows[2]] {
+        assert_eq!(store.ports(&row.id).await.expect("ports").len(), 1);
         assert_eq!(store.sandbox(&row.id).await.expect("read").as_ref(), Some(row));
         assert_eq!(store.events(&row.id, 0, 10).await.expect("events").len(), 2);
     }

@@ -45,7 +45,7 @@ macro_rules! store_contract {
                 events_come_with_their_state, a_refused_event_leaves_no_state, touches_never_go_back,
                 lists_filter, labels_are_compared_whole, lists_page, foreign_cursors_are_refused,
                 tombstones_are_kept_and_forgotten, template_names_are_unique_while_alive,
-                templates_swap_and_go, resources_are_journalled, a_key_is_claimed_once,
+                templates_swap_and_go, resources_are_journalled, ports_are_kept_and_go, a_key_is_claimed_once,
                 answers_belong_to_their_claim, old_keys_are_free, sixteen_claims_have_one_winner,
                 everything_is_there_after_reopening, tenants_come_change_and_go, usage_is_counted,
                 limits_hold_under_a_rush, wakes_are_counted, keys_are_kept_and_go);
