@@ -61,7 +61,7 @@ fn usage_errors_end_with_2() {
         "setup --no-templates --template base",
         "completions nosuchshell",
         "--api-url nonsense sandbox list",
-        "--api-url https://127.0.0.1:1 sandbox list",
+        "--api-url ftp://127.0.0.1:1 sandbox list",
         "serve --runtime docker --print-config",
         "serve --listen nowhere --print-config",
     ] {

@@ -76,7 +76,8 @@ impl All {
 /// Print where a port's preview is
 #[derive(Args, Debug)]
 #[command(after_help = "\
-With --session the address lets a browser in to a private port: once, within five minutes, for twelve hours.
+With --session the address lets a browser in to a private port: once, within five minutes,
+for twelve hours.
 
 Examples:
   curl $(wakeful sandbox url sbx_k3v7q2m5x6a4b2c7d5ef 3000)
