@@ -75,8 +75,8 @@ impl Metrics {
     }
 
     /// Looks at what is not counted as it happens.
-    fn refresh(&self, lifecycle: &Lifecycle) {
-        lifecycle.refresh_metrics();
+    async fn refresh(&self, lifecycle: &Lifecycle) {
+        lifecycle.refresh_metrics().await;
         // What cannot be read now keeps its last value.
         if let Some(bytes) = resident() {
             self.resident.set(bytes);
@@ -115,7 +115,7 @@ pub(crate) async fn count(State(metrics): State<Arc<Metrics>>, request: Request,
 
 pub(crate) async fn metrics(State(app): State<App>, _caller: Caller, uri: Uri) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
-    app.metrics.refresh(&app.lifecycle);
+    app.metrics.refresh(&app.lifecycle).await;
     let mut text = String::new();
     encode(&mut text, &app.metrics.registry)
         .map_err(|error| Problem::internal(format!("could not write metrics: {error}")))?;

@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 use wakeful_model::{Code, Op, State};
 
 use crate::Lifecycle;
+use crate::network::Traffic;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfOp {
@@ -34,6 +35,11 @@ struct OfState {
     state: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfDirection {
+    direction: &'static str,
+}
+
 /// What is counted.
 pub(crate) struct Metrics {
     operations: Family<OfOp, Counter>,
@@ -42,6 +48,8 @@ pub(crate) struct Metrics {
     changes: Family<OfChange, Counter>,
     sandboxes: Family<OfState, Gauge>,
     writes: Histogram,
+    network: Family<OfDirection, Counter>,
+    blocked: Counter,
 }
 
 impl Default for Metrics {
@@ -54,6 +62,8 @@ impl Default for Metrics {
             changes: Family::default(),
             sandboxes: Family::default(),
             writes: Histogram::new(exponential_buckets(0.000_25, 2.0, 14)),
+            network: Family::default(),
+            blocked: Counter::default(),
         }
     }
 }
@@ -76,6 +86,16 @@ impl Metrics {
         }
     }
 
+    /// So much is known to have gone through all networks by now. Counters only grow, also when a slot could not be read.
+    fn network(&self, traffic: &Traffic) {
+        for (direction, bytes) in [("out", traffic.bytes_out), ("in", traffic.bytes_in)] {
+            let counter = self.network.get_or_create(&OfDirection { direction });
+            counter.inc_by(bytes.saturating_sub(counter.get()));
+        }
+        let blocked: u64 = traffic.blocked.values().sum();
+        self.blocked.inc_by(blocked.saturating_sub(self.blocked.get()));
+    }
+
     /// A row was written.
     pub(crate) fn write(&self, took: Duration) {
         self.writes.observe(took.as_secs_f64());
@@ -95,11 +115,18 @@ impl Lifecycle {
         );
         registry.register("state_changes", "Sandboxes that went from one state to another", metrics.changes.clone());
         registry.register("sandboxes", "Sandboxes by state", metrics.sandboxes.clone());
+        registry.register("network_bytes", "Bytes of guests that left and came back", metrics.network.clone());
+        registry.register(
+            "network_blocked",
+            "Packets and questions of guests that were refused",
+            metrics.blocked.clone(),
+        );
         registry.register("store_write_seconds", "How long a durable write of a row took", metrics.writes.clone());
     }
 
     /// Brings those up to date that are looked at, not counted.
-    pub fn refresh_metrics(&self) {
+    pub async fn refresh_metrics(&self) {
+        self.inner.metrics.network(&self.inner.uplinks.all_traffic().await);
         let mut counts = [0_i64; State::NAMES.len()];
         for handle in self.inner.owners.lock().expect("no panic while it is held").values() {
             let name = handle.live.borrow().row.state.name();
@@ -118,6 +145,17 @@ impl Lifecycle {
 mod tests {
     use super::*;
     use wakeful_model::Memory;
+
+    #[test]
+    fn bytes_only_grow() {
+        let metrics = Metrics::default();
+        let out = || metrics.network.get_or_create(&OfDirection { direction: "out" }).get();
+        metrics.network(&Traffic { bytes_out: 50, ..Traffic::default() });
+        metrics.network(&Traffic { bytes_out: 20, ..Traffic::default() });
+        assert_eq!(out(), 50);
+        metrics.network(&Traffic { bytes_out: 70, ..Traffic::default() });
+        assert_eq!(out(), 70);
+    }
 
     #[test]
     fn only_another_state_is_a_change() {

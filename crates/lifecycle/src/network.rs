@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt;
 use tracing::{error, warn};
 use wakeful_driver::Card;
 use wakeful_guest_proto::card;
@@ -43,6 +44,8 @@ pub(crate) struct Uplinks {
     plugged: Mutex<HashMap<SandboxId, Arc<Uplink>>>,
     /// What sandboxes sent before they slept last.
     past: Mutex<HashMap<SandboxId, Traffic>>,
+    /// What those sent that are no more; how much was blocked, not what.
+    gone: Mutex<(u64, u64, u64)>,
 }
 
 struct Uplink {
@@ -221,7 +224,28 @@ impl Uplinks {
 
     /// Nobody will ask for it again.
     pub(crate) fn forget(&self, id: &SandboxId) {
-        self.past().remove(id);
+        if let Some(past) = self.past().remove(id) {
+            let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+            let blocked: u64 = past.blocked.values().sum();
+            *gone = (gone.0 + past.bytes_out, gone.1 + past.bytes_in, gone.2 + blocked);
+        }
+    }
+
+    /// What all sandboxes sent since the daemon started; of what was blocked, the sum.
+    pub(crate) async fn all_traffic(&self) -> Traffic {
+        let (mut bytes_out, mut bytes_in, mut blocked) = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut add = |one: &Traffic| {
+            bytes_out += one.bytes_out;
+            bytes_in += one.bytes_in;
+            blocked += one.blocked.values().sum::<u64>();
+        };
+        self.past().values().for_each(&mut add);
+        let now: Vec<_> = self.plugged().values().cloned().collect();
+        let now = futures_util::stream::iter(now).map(|uplink| async move { uplink.traffic().await });
+        // Each is a program of its own, and there are few processors.
+        now.buffer_unordered(4).collect::<Vec<_>>().await.iter().for_each(&mut add);
+        let sum = Attempt { reason: String::new(), to: Target::Name(String::new()), allowable: false };
+        Traffic { bytes_out, bytes_in, blocked: HashMap::from([(sum, blocked)]) }
     }
 
     async fn traffic(&self, id: &SandboxId) -> Traffic {

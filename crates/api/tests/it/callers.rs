@@ -60,6 +60,7 @@ const TABLE: &[Line] = &[
     line("POST /v1/sandboxes/{id}/suspend", SandboxWrite, &[409], 403),
     line("POST /v1/sandboxes/{id}/wake", SandboxWrite, &[409], 403),
     with("POST /v1/sandboxes/{id}/execute", SandboxWrite, COMMAND, &[409], 403),
+    line("GET /v1/sandboxes/{id}/egress", SandboxRead, &[200], 403),
     line("GET /v1/sandboxes/{id}/events", SandboxRead, &[], 0),
     line("GET /v1/sandboxes/{id}/files", SandboxRead, &[], 0),
     line("PUT /v1/sandboxes/{id}/files", SandboxWrite, &[], 0),

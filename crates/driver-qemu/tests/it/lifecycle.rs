@@ -91,9 +91,8 @@ async fn memory_survives_cancel_suspend_and_compaction() {
 async fn processes_memory_and_disk_come_back() {
     let lab = Lab::open().await;
     let (mut sandbox, engine, guest) = lab.clone("data").await;
-    // The card is there and unplugged, also in a clone.
-    let carrier = "echo 0x1003 > /sys/class/net/eth0/flags && cat /sys/class/net/eth0/carrier";
-    assert_eq!(shell(&guest, carrier).await, "0");
+    // The card is plugged in, also where that leads nowhere: a clone must not have to be told.
+    assert_eq!(shell(&guest, "cat /sys/class/net/eth0/carrier").await, "1");
     let make = "head -c 20000000 /dev/urandom > /dev/shm/memory; head -c 5000000 /dev/urandom > /root/disk; \
                 md5sum /dev/shm/memory /root/disk > /root/sums; cat /root/sums";
     shell(&guest, make).await;

@@ -391,7 +391,7 @@ async fn silence(idle: &str, silence: Duration) -> Result<()> {
 
 #[tokio::test]
 async fn an_idle_websocket_lets_it_sleep() -> Result<()> {
-    silence("10s", Duration::from_secs(40)).await
+    silence("20s", Duration::from_secs(90)).await
 }
 
 #[tokio::test]
