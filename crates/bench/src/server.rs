@@ -166,9 +166,9 @@ impl Server {
         let mut left: Vec<String> = engines(&self.run).iter().map(|pid| format!("process {pid}")).collect();
         for parent in [self.run.clone(), self.data().join("sandboxes")] {
             let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-            left.extend(
-                entries.map(|entry| entry.path()).filter(|path| path.is_dir()).map(|path| path.display().to_string()),
-            );
+            // Slots that the network keeps ready are nobody's leftovers.
+            let places = entries.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.ends_with("net"));
+            left.extend(places.map(|path| path.display().to_string()));
         }
         left
     }
@@ -213,6 +213,7 @@ fn clear(dir: &Path) {
         signal(pid, Signal::KILL);
     }
     remove_cgroups(&run);
+    let _ = wakeful_net::erase_after(&run);
     let sockets = run.file_name().unwrap_or_default().to_string_lossy().into_owned() + "-bare";
     for path in [run.with_file_name(sockets), run] {
         let _ = fs::remove_dir_all(path);

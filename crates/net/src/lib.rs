@@ -41,7 +41,7 @@ mod tables;
 
 pub use account::{Account, Denied, Reason, Traffic};
 pub use error::Error;
-pub use network::{Limits, Network, Options, erase};
+pub use network::{Limits, Network, Options, erase, erase_after};
 pub use slot::Slot;
 pub use wakeful_guest_proto::card::{GATEWAY, GATEWAY_MAC, GUEST, GUEST_MAC, PREFIX};
 

@@ -494,3 +494,21 @@ pub async fn erase(run_dir: &Path, tag: &str) -> Result<(), Error> {
     network.close().await;
     std::fs::remove_dir(run_dir).map_err(Error::io("remove", run_dir))
 }
+
+/// [`erase`] for those who clear up after a daemon that was killed, from its run directory, whose name begins with the tag.
+/// Waits on a thread of its own: the caller may be in a runtime.
+///
+/// # Errors
+/// As [`erase`].
+pub fn erase_after(run: &Path) -> Result<(), Error> {
+    let tag: String = run.file_name().map(|name| name.to_string_lossy().chars().take(5).collect()).unwrap_or_default();
+    let run_dir = run.join("net");
+    std::thread::scope(|scope| {
+        let erased = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(Error::io("clear", &run_dir))?;
+            runtime.block_on(erase(&run_dir, &tag))
+        });
+        erased.join().unwrap_or(Err(Error::Closed))
+    })
+}

@@ -262,7 +262,7 @@ impl Drop for Daemon {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
-        leftovers::erase_network(&self.run);
+        let _ = wakeful_net::erase_after(&self.run);
         let _ = fs::remove_dir_all(&self.run);
         // A killed engine leaves its cgroup when it is gone, which takes a moment.
         let begun = std::time::Instant::now();

@@ -33,17 +33,6 @@ pub(crate) fn slots(run: &Path) -> Vec<PathBuf> {
     slots.filter(|slot| slot.join("owner").exists()).collect()
 }
 
-/// Removes the network of a daemon that was killed. Waits for it on a thread of its own: the caller may be a runtime's.
-pub(crate) fn erase_network(run: &Path) {
-    let tag: String = run.file_name().map(|name| name.to_string_lossy().chars().take(5).collect()).unwrap_or_default();
-    let run = run.join("net");
-    let erased = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(wakeful_net::erase(&run, &tag)).map_err(std::io::Error::other)
-    });
-    let _ = erased.join();
-}
-
 /// Cgroups of engines whose run directory is under `run`, in every hierarchy that is mounted.
 pub(crate) fn cgroups(run: &Path) -> Vec<PathBuf> {
     let Some(hash) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
