@@ -15,12 +15,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
 use wakeful_driver::Card;
 use wakeful_guest_proto::card;
 use wakeful_model::{Egress, Rules, Sandbox, SandboxId};
-use wakeful_names::{Gate, Gatekeeper, Limits, Sockets, Upstream};
-use wakeful_net::{Reason, Slot};
+use wakeful_names::{Gate, Gatekeeper, Limits, Refused, Sockets, Upstream};
+use wakeful_net::{Account, Reason, Slot};
 
 use crate::lifecycle::error_chain;
 use crate::{Error, Lifecycle};
@@ -42,10 +43,34 @@ pub struct Network {
 pub(crate) struct Uplinks {
     network: Option<Network>,
     plugged: Mutex<HashMap<SandboxId, Arc<Uplink>>>,
-    /// What sandboxes sent before they slept last.
-    past: Mutex<HashMap<SandboxId, Traffic>>,
-    /// What those sent that are no more; how much was blocked, not what.
-    gone: Mutex<(u64, u64, u64)>,
+    ledger: Arc<Mutex<Ledger>>,
+    /// Last accounts that are being read.
+    reading: TaskTracker,
+}
+
+/// What went through slots that are no more.
+#[derive(Default)]
+struct Ledger {
+    /// Of sandboxes that are there, by their id.
+    past: HashMap<SandboxId, Traffic>,
+    /// Of those that are not: bytes out, bytes in, and how much was blocked.
+    gone: (u64, u64, u64),
+}
+
+impl Ledger {
+    /// A last account. It may come after its sandbox has been forgotten.
+    fn add(&mut self, id: &SandboxId, sent: Traffic) {
+        match self.past.get_mut(id) {
+            Some(past) => past.add(sent),
+            None => self.bury(&sent),
+        }
+    }
+
+    fn bury(&mut self, sent: &Traffic) {
+        let blocked: u64 = sent.blocked.values().sum();
+        let (bytes_out, bytes_in, before) = self.gone;
+        self.gone = (bytes_out + sent.bytes_out, bytes_in + sent.bytes_in, before + blocked);
+    }
 }
 
 struct Uplink {
@@ -127,8 +152,8 @@ impl Uplinks {
         self.plugged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn past(&self) -> MutexGuard<'_, HashMap<SandboxId, Traffic>> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn get(&self, id: &SandboxId) -> Option<Arc<Uplink>> {
@@ -184,11 +209,14 @@ impl Uplinks {
         }
     }
 
-    /// Removes the slots of everybody else: those of a daemon that was killed.
-    pub(crate) async fn sweep(&self) -> Result<(), Error> {
-        let Some(network) = &self.network else { return Ok(()) };
+    /// Removes the slots of everybody else: those of a daemon that was killed. What cannot be removed keeps nobody from
+    /// starting; the next start tries again.
+    pub(crate) async fn sweep(&self) {
+        let Some(network) = &self.network else { return };
         let known: Vec<String> = self.plugged().keys().map(|id| id.bare().to_owned()).collect();
-        Ok(network.slots.sweep(|owner| known.iter().any(|id| id == owner)).await?)
+        if let Err(error) = network.slots.sweep(|owner| known.iter().any(|id| id == owner)).await {
+            error!(error = error_chain(&error), "could not remove all network slots of before");
+        }
     }
 
     /// A policy that has changed. If it cannot be had, there is no network rather than the old one.
@@ -208,38 +236,48 @@ impl Uplinks {
     /// Gives the slot back. Fine twice.
     pub(crate) async fn unplug(&self, id: &SandboxId) {
         let Some(uplink) = self.plugged().remove(id) else { return };
-        let sent = uplink.traffic().await;
-        self.past().entry(id.clone()).or_default().add(sent);
-        if let Some(keeper) = uplink.keeper.lock().await.take() {
+        let keeper = uplink.keeper.lock().await.take();
+        let refused = keeper.as_ref().map(Gatekeeper::refused).unwrap_or_default();
+        if let Some(keeper) = keeper {
             keeper.stop().await;
         }
-        uplink.slot.clone().release().await;
+        // The slot is nobody's from here on. What it has counted takes a program to read, which no sleep waits for.
+        let last = uplink.slot.clone().retire();
+        self.ledger().past.entry(id.clone()).or_default();
+        let (ledger, id) = (Arc::clone(&self.ledger), id.clone());
+        self.reading.spawn(async move {
+            let Ok(account) = last.await else { return };
+            let sent = Traffic::of(account, refused);
+            ledger.lock().unwrap_or_else(PoisonError::into_inner).add(&id, sent);
+        });
     }
 
     /// Ends what the daemon keeps ready. Slots in use stay, and so does what they send.
     pub(crate) async fn close(&self) {
         let Some(network) = &self.network else { return };
         network.slots.close().await;
+        // Their slots are gone by now.
+        self.reading.close();
+        self.reading.wait().await;
     }
 
     /// Nobody will ask for it again.
     pub(crate) fn forget(&self, id: &SandboxId) {
-        if let Some(past) = self.past().remove(id) {
-            let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-            let blocked: u64 = past.blocked.values().sum();
-            *gone = (gone.0 + past.bytes_out, gone.1 + past.bytes_in, gone.2 + blocked);
+        let mut ledger = self.ledger();
+        if let Some(past) = ledger.past.remove(id) {
+            ledger.bury(&past);
         }
     }
 
     /// What all sandboxes sent since the daemon started; of what was blocked, the sum.
     pub(crate) async fn all_traffic(&self) -> Traffic {
-        let (mut bytes_out, mut bytes_in, mut blocked) = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut bytes_out, mut bytes_in, mut blocked) = self.ledger().gone;
         let mut add = |one: &Traffic| {
             bytes_out += one.bytes_out;
             bytes_in += one.bytes_in;
             blocked += one.blocked.values().sum::<u64>();
         };
-        self.past().values().for_each(&mut add);
+        self.ledger().past.values().for_each(&mut add);
         let now: Vec<_> = self.plugged().values().cloned().collect();
         let now = futures_util::stream::iter(now).map(|uplink| async move { uplink.traffic().await });
         // Each is a program of its own, and there are few processors.
@@ -249,7 +287,7 @@ impl Uplinks {
     }
 
     async fn traffic(&self, id: &SandboxId) -> Traffic {
-        let mut sum = self.past().get(id).cloned().unwrap_or_default();
+        let mut sum = self.ledger().past.get(id).cloned().unwrap_or_default();
         if let Some(uplink) = self.get(id) {
             sum.add(uplink.traffic().await);
         }
@@ -259,9 +297,17 @@ impl Uplinks {
 
 impl Uplink {
     async fn traffic(&self) -> Traffic {
-        let account = self.slot.account().await.unwrap_or_else(|error| {
+        let account = self.slot.account().await;
+        let refused = self.keeper.lock().await.as_ref().map(Gatekeeper::refused).unwrap_or_default();
+        Traffic::of(account, refused)
+    }
+}
+
+impl Traffic {
+    fn of(account: Result<Account, wakeful_net::Error>, refused: Vec<Refused>) -> Self {
+        let account = account.unwrap_or_else(|error| {
             warn!(error = error_chain(&error), "could not read what a sandbox sent");
-            wakeful_net::Account::default()
+            Account::default()
         });
         let mut blocked: HashMap<Attempt, u64> = HashMap::new();
         for denied in account.denied {
@@ -269,14 +315,12 @@ impl Uplink {
             let attempt = Attempt { reason: denied.reason.to_string(), to, allowable: allowable(denied.reason) };
             *blocked.entry(attempt).or_default() += denied.traffic.packets;
         }
-        if let Some(keeper) = &*self.keeper.lock().await {
-            for refused in keeper.refused() {
-                let reason = refused.what.to_string();
-                let attempt = Attempt { reason, to: Target::Name(refused.name), allowable: true };
-                *blocked.entry(attempt).or_default() += refused.count;
-            }
+        for refused in refused {
+            let reason = refused.what.to_string();
+            let attempt = Attempt { reason, to: Target::Name(refused.name), allowable: true };
+            *blocked.entry(attempt).or_default() += refused.count;
         }
-        Traffic { bytes_out: account.out.bytes, bytes_in: account.received.bytes, blocked }
+        Self { bytes_out: account.out.bytes, bytes_in: account.received.bytes, blocked }
     }
 }
 
@@ -312,5 +356,24 @@ impl Lifecycle {
         let view = self.sandbox(tenant, id).await?;
         let traffic = self.inner.uplinks.traffic(&view.row.id).await;
         Ok(EgressReport { egress: view.row.egress, traffic })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_account_finds_its_sandbox_or_its_grave() {
+        let (id, sent) = (SandboxId::random(), Traffic { bytes_out: 5, ..Traffic::default() });
+        let mut ledger = Ledger::default();
+        ledger.past.insert(id.clone(), Traffic::default());
+        ledger.add(&id, sent.clone());
+        assert_eq!(ledger.past[&id].bytes_out, 5);
+        let past = ledger.past.remove(&id).expect("is there");
+        ledger.bury(&past);
+        ledger.add(&id, sent);
+        assert!(ledger.past.is_empty(), "what is forgotten stays forgotten");
+        assert_eq!(ledger.gone, (10, 0, 0));
     }
 }

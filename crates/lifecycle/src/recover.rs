@@ -59,7 +59,7 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
             done.map_err(|panic| Error::Internal(panic.to_string()))?;
         }
     }
-    inner.uplinks.sweep().await?;
+    inner.uplinks.sweep().await;
     let known: HashSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
     let strays: Vec<_> = dirs
         .iter()
@@ -119,6 +119,7 @@ fn at_rest(row: &Sandbox) -> bool {
 /// Sleepers can be listed and asked about although nothing here can wake them.
 async fn without_engines(inner: &Arc<Inner>, rows: Vec<Sandbox>, why: &Error) -> Result<(), Error> {
     warn!(error = error_chain(why), "no runtime is usable: sandboxes sleep on until one is");
+    inner.uplinks.sweep().await;
     for row in rows {
         own(inner, Start { row, held: Held::default(), first: None });
     }

@@ -142,10 +142,11 @@ impl Shared {
         done
     }
 
-    pub(crate) fn destroy_later(this: &Arc<Self>, number: u32) {
+    pub(crate) fn destroy_after(this: &Arc<Self>, number: u32, last: impl Future<Output = ()> + Send + 'static) {
         this.set_phase(number, Some(Phase::Leaving));
         let shared = Arc::clone(this);
         this.tasks.spawn(async move {
+            last.await;
             if let Err(error) = shared.destroy(number).await {
                 tracing::warn!(slot = number, %error, "could not remove a network slot; sweeping will");
             }

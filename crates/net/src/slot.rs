@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use tokio::sync::oneshot;
 use wakeful_model::Rules;
 
 use crate::account::{self, Account};
@@ -155,6 +156,10 @@ impl Slot {
     /// If it cannot be listed.
     pub async fn account(&self) -> Result<Account, Error> {
         self.check()?;
+        self.read_account().await
+    }
+
+    async fn read_account(&self) -> Result<Account, Error> {
         let plan = &self.0.shared.plan;
         let (table, own) = (tables::host_table(&plan.tag), pool::uplink(plan.pool, self.0.number).1);
         let here = within(Arc::clone(&self.0.namespace), || nft::list(&["ruleset"]));
@@ -204,7 +209,23 @@ impl Slot {
         self.give_up();
     }
 
+    /// [`Slot::release`], with the last account, which is read before the slot is taken down; nobody waits for it meanwhile.
+    /// None comes of a slot that was released before.
+    #[must_use]
+    pub fn retire(self) -> oneshot::Receiver<Result<Account, Error>> {
+        let (told, last) = oneshot::channel();
+        let slot = self.clone();
+        self.give_up_after(async move {
+            let _ = told.send(slot.read_account().await);
+        });
+        last
+    }
+
     pub(crate) fn give_up(&self) {
+        self.give_up_after(std::future::ready(()));
+    }
+
+    fn give_up_after(&self, last: impl Future<Output = ()> + Send + 'static) {
         if self.0.released.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -215,6 +236,6 @@ impl Slot {
         if let Err(error) = files::remove(&owner) {
             tracing::warn!(slot = number, %error, "could not disown a network slot");
         }
-        Shared::destroy_later(&shared, number);
+        Shared::destroy_after(&shared, number, last);
     }
 }
