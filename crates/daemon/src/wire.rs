@@ -101,9 +101,19 @@ impl Taken {
             store: Arc::clone(&self.store) as Arc<_>,
             runtime: Arc::new(Runtimes::new(config, &self.paths)?),
             defaults: defaults(config),
-            network,
+            network: network.clone(),
         })
-        .await?;
+        .await;
+        let lifecycle = match lifecycle {
+            Ok(lifecycle) => lifecycle,
+            Err(error) => {
+                // Slots that it has made ready meanwhile are nobody's.
+                if let Some(network) = network {
+                    network.slots.close().await;
+                }
+                return Err(error.into());
+            }
+        };
         Ok(Wired { lifecycle, lock: self.lock, store: self.store })
     }
 
