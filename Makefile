@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup build lint test prepare demo bench fuzz clean
+.PHONY: help setup build lint test prepare demo bench soak fuzz clean
 
 CARGO ?= cargo
 # Kernel, engine, templates and golden snapshots that demo and tests share; made once.
@@ -41,6 +41,11 @@ demo: prepare  ## Create, count in memory, sleep, wake, and check it from outsid
 
 bench: prepare  ## What the daemon adds to the bare engine; ARGS=--quick for a look
 	@$(WAKEFUL) bench --data-dir "$$WAKEFUL_TEST_CACHE/data" $(ARGS)
+
+soak: prepare  ## What takes its time: a connection that is silent for eleven minutes, through sleeps
+	@scripts/host-setup python3
+	WAKEFUL_SOAK=1 $(CARGO) test --release --locked --package wakeful-testkit --test it -- \
+		previews::an_idle_websocket_lets_it_sleep $(ARGS)
 
 fuzz: setup  ## Every reader of foreign bytes under libFuzzer, for as long as ARGS says
 	scripts/fuzz $(ARGS)

@@ -165,7 +165,7 @@ async fn spent_memory_is_never_loaded_again() -> Result<()> {
 
 #[tokio::test]
 async fn a_create_that_was_interrupted_leaves_nothing() -> Result<()> {
-    for point in ["create.directory", "create.launched", "create.restored"] {
+    for point in ["create.directory", "create.plugged", "create.launched", "create.restored"] {
         let mut daemon = Daemon::start_with(Options::default().env("WAKEFUL_CRASH_AT", point)).await?;
         ensure!(create(&daemon.client()?, json!({})).await.is_err());
         daemon.wait_for_death().await?;

@@ -363,9 +363,12 @@ async fn an_answer_under_way_survives_a_sleep() -> Result<()> {
     Ok(())
 }
 
-/// A client's program sends pings all the time; nobody says anything for `silence`.
-async fn silence(idle: &str, silence: Duration) -> Result<()> {
-    let place = Place::start(json!({"idle_timeout": idle})).await?;
+/// A client's program sends pings all the time; nobody says anything for a minute and a half, in the long suite
+/// (`make soak`) for eleven.
+#[tokio::test]
+async fn an_idle_websocket_lets_it_sleep() -> Result<()> {
+    let silence = Duration::from_secs(if std::env::var_os("WAKEFUL_SOAK").is_some() { 660 } else { 90 });
+    let place = Place::start(json!({"idle_timeout": "20s"})).await?;
     let mut socket = place.websocket().await?;
     say(&mut socket, "one").await?;
     ensure!(hear_text(&mut socket).await? == "1:one");
@@ -387,17 +390,6 @@ async fn silence(idle: &str, silence: Duration) -> Result<()> {
     ensure!(hear_text(&mut socket).await? == "2:two");
     ensure!(place.generation().await? == 2);
     Ok(())
-}
-
-#[tokio::test]
-async fn an_idle_websocket_lets_it_sleep() -> Result<()> {
-    silence("20s", Duration::from_secs(90)).await
-}
-
-#[tokio::test]
-#[ignore = "takes eleven minutes: part of the long suites"]
-async fn an_idle_websocket_lets_it_sleep_for_long() -> Result<()> {
-    silence("60s", Duration::from_secs(660)).await
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use wakeful_client::types::{CreateKey, CreateTenant, LimitsRequest};
 use wakeful_client::{Client, ListQuery};
@@ -141,9 +142,18 @@ async fn a_daemon_that_others_reach_wants_a_key_first() -> Result<()> {
         Ok(holder["url"].as_str().is_some_and(|url| url.starts_with("http://127.0.0.1:")))
     })
     .await;
-    child.kill()?;
+    // In order: its network is in a namespace that no later start would come back to.
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
+    kill_process(pid, Signal::TERM)?;
+    let ended = wait_for("its end", Duration::from_secs(60), || {
+        let ended = child.try_wait();
+        async move { Ok(ended?.is_some()) }
+    })
+    .await;
+    let _ = child.kill();
     child.wait()?;
     announced?;
+    ended?;
     // Without the key it refuses again.
     let id = key["id"].as_str().context("an id")?;
     done(&data, &[&["key", "delete", id][..], &place].concat()).await?;
