@@ -94,7 +94,13 @@ impl Tls {
 
     /// Reads the files again when they change, until `stop`.
     pub(crate) async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
+        let mut hang_up = match signal(SignalKind::hangup()) {
+            Ok(hang_up) => hang_up,
+            Err(error) => {
+                warn!(%error, "cannot listen for SIGHUP: a changed certificate is read at the next start");
+                return;
+            }
+        };
         let mut seen = self.stamps();
         loop {
             let asked = tokio::select! {

@@ -17,7 +17,7 @@ fn on_a_terminal(args: &[&str], environment: &[(&str, &str)]) -> String {
     let name = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
     let open = || Stdio::from(File::options().read(true).write(true).open(&name).unwrap());
     let mut command = wakeful(home.path(), args);
-    command.env_remove("NO_COLOR").env("TERM", "xterm-256color").env_remove("COLORTERM").env_remove("CLICOLOR_FORCE");
+    command.env_remove("NO_COLOR").env("TERM", "xterm-256color");
     command.envs(environment.iter().copied()).stdin(open()).stdout(open()).stderr(open());
     let mut child = command.spawn().unwrap();
     // our own copies of the other end, or it would never end
@@ -40,8 +40,11 @@ fn are_for_those_who_see_them() {
     let lines: [&[&str]; 3] =
         [&["--help"], &["--api-url", "http://127.0.0.1:1", "sandbox", "list"], &["sandbox", "nonsense"]];
     for args in lines {
-        assert!(on_a_terminal(args, &[]).contains("\x1b["), "{args:?}");
-        assert!(!on_a_terminal(args, &[("NO_COLOR", "1")]).contains('\x1b'), "{args:?}");
-        assert!(!on_a_terminal(args, &[("TERM", "dumb")]).contains('\x1b'), "{args:?}");
+        let coloured = on_a_terminal(args, &[]);
+        assert!(coloured.contains("\x1b["), "{args:?}: {coloured:?}");
+        for unwanted in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+            let plain = on_a_terminal(args, &[unwanted]);
+            assert!(!plain.contains('\x1b'), "{args:?} with {unwanted:?}: {plain:?}");
+        }
     }
 }

@@ -13,11 +13,9 @@ pub(crate) struct Ended {
 /// The binary, with nothing of this machine's settings, in a home of its own.
 pub(crate) fn wakeful(home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wakeful"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WAKEFUL_") {
-            command.env_remove(name);
-        }
-    }
+    command.env_clear();
+    // CI sets variables of its own, and a colour can hang on one of them
+    command.envs(["PATH", "TMPDIR"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     // a width of its own: help is wrapped to the terminal
     command.env("HOME", home).env("COLUMNS", "100").env("NO_COLOR", "1").args(args).stdin(Stdio::null());
     command
