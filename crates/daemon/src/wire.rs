@@ -144,6 +144,7 @@ async fn network(config: &Config, paths: &Paths) -> Option<Network> {
         pool: given.pool.parse().ok(),
         allow_private: ranges.collect(),
         ready: given.ready,
+        kind: wakeful_net::Kind::Tap,
         limits: wakeful_net::Limits {
             bytes_per_second_up: given.up_bytes_per_second,
             bytes_per_second_down: given.down_bytes_per_second,

@@ -175,18 +175,25 @@ impl Uplinks {
         Ok(())
     }
 
-    /// A slot for a sandbox that is about to run.
+    /// A slot for a sandbox that is about to run. Its rules come into force beside the start of its engine: before the
+    /// guest runs, they must be [settled](Self::settled).
     pub(crate) async fn plug(&self, row: &Sandbox) -> Result<Card, Error> {
         let Some(network) = &self.network else { return Ok(Card::Unplugged) };
         self.unplug(&row.id).await;
         let rules = row.egress.rules();
-        let slot = network.slots.take(row.id.bare(), &rules).await?;
+        let slot = network.slots.take(row.id.bare(), wakeful_net::Kind::Tap, &rules).await?;
         let tap = slot.take_tap();
         if let Err(error) = self.keep(network, row, slot.clone(), rules) {
             slot.release().await;
             return Err(Error::Io { doing: "answer a sandbox's names".to_owned(), source: error });
         }
         Ok(tap.map_or(Card::Unplugged, Card::Tap))
+    }
+
+    /// Waits until the rules of its slot are in force. If they cannot be, nothing leaves it.
+    pub(crate) async fn settled(&self, id: &SandboxId) -> Result<(), Error> {
+        let Some(uplink) = self.get(id) else { return Ok(()) };
+        Ok(uplink.slot.settled().await?)
     }
 
     /// Finds the slot of a sandbox whose engine was found.

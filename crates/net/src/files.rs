@@ -4,6 +4,7 @@
 //! <run_dir>/pool             the range that the slots' uplinks are numbered from
 //! <run_dir>/<n>/             made before anything else of slot n, removed last
 //! <run_dir>/<n>/netns        its namespace, mounted
+//! <run_dir>/<n>/card         the namespace of the guest's card, mounted, where that is a link
 //! <run_dir>/<n>/owner        whose it is, from the moment it is handed out
 //! <run_dir>/<n>/names        which names its policy is about, and since how many changes
 //! ```
@@ -16,6 +17,16 @@ use crate::Error;
 
 pub(crate) fn directory(run_dir: &Path, slot: u32) -> PathBuf {
     run_dir.join(slot.to_string())
+}
+
+/// Where a slot's namespace is mounted.
+pub(crate) fn namespace(run_dir: &Path, slot: u32) -> PathBuf {
+    directory(run_dir, slot).join("netns")
+}
+
+/// Where the namespace of a guest's card is mounted.
+pub(crate) fn card(run_dir: &Path, slot: u32) -> PathBuf {
+    directory(run_dir, slot).join("card")
 }
 
 /// The numbers of all slots that there is anything of.

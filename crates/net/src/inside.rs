@@ -15,14 +15,18 @@ pub(crate) fn inside<T: Send>(
     namespace: BorrowedFd<'_>,
     work: impl FnOnce() -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
-    let enter = || {
+    apart_now(|| {
         wakeful_sys::net::enter_network(namespace).map_err(|source| Error::Namespace { source })?;
         work()
-    };
+    })
+}
+
+/// Does `work` on a thread of its own, which may change its namespaces, and waits for it, blocking.
+pub(crate) fn apart_now<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()
             .name("wakeful-net".into())
-            .spawn_scoped(scope, enter)
+            .spawn_scoped(scope, work)
             .map_err(|source| Error::Namespace { source })?;
         thread.join().unwrap_or_else(|_| Err(Error::Namespace { source: io::Error::other("the thread panicked") }))
     })

@@ -4,7 +4,8 @@
 //! slot and forks never collide. What a guest may reach is decided in the slot, out of its reach.
 //!
 //! ```text
-//!  guest eth0 192.0.0.2 ── tap0 192.0.0.1                      fixed MAC on both sides, permanent neighbour
+//!  guest eth0 192.0.0.2 ── tap0 192.0.0.1                      fixed MAC on both sides, permanent neighbour;
+//!                           │                                  a TAP, or a veth whose other end lies in a namespace
 //!        slot namespace: tables `netdev wakeful` and `inet wakeful`, no IPv6, forwarding on
 //!                          up0 10.x.y.(2n+1)/31, masquerade
 //!                           │ veth
@@ -41,7 +42,7 @@ mod tables;
 
 pub use account::{Account, Denied, Reason, Traffic};
 pub use error::Error;
-pub use network::{Limits, Network, Options, erase, erase_after};
+pub use network::{Kind, Limits, Network, Options, erase, erase_after};
 pub use slot::Slot;
 pub use wakeful_guest_proto::card::{GATEWAY, GATEWAY_MAC, GUEST, GUEST_MAC, PREFIX};
 

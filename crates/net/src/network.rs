@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use wakeful_model::{Cidr, EgressVerdict, Rules};
 
-use crate::construct::{Made, Plan};
+use crate::construct::Plan;
 use crate::inside::{apart, inside, within};
 use crate::links::{self, Links};
 use crate::ranges::Ranges;
@@ -31,6 +31,16 @@ pub struct Limits {
     pub connections: Option<u32>,
 }
 
+/// What a guest's card is to its engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A descriptor that frames are read from and written to, for a virtual machine.
+    #[default]
+    Tap,
+    /// A link in a namespace that the engine enters, for one that has its own stack and no hardware.
+    Veth,
+}
+
 /// How a network is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -42,8 +52,10 @@ pub struct Options {
     pub pool: Option<Cidr>,
     /// Private ranges that are treated as the internet is.
     pub allow_private: Vec<Cidr>,
-    /// How many slots are kept ready.
+    /// How many slots are kept ready, of each kind that was asked for.
     pub ready: usize,
+    /// The kind that will be asked for first.
+    pub kind: Kind,
     /// What one guest may use.
     pub limits: Limits,
 }
@@ -71,11 +83,11 @@ pub(crate) struct Shared {
     pub(crate) plan: Plan,
     numbers: Mutex<Numbers>,
     ready: Mutex<VecDeque<Slot>>,
-    /// What the next ready slots are prepared for: what was asked for last.
-    likely: Mutex<Rules>,
+    /// What the next ready slots of each kind are prepared for: what was asked for last.
+    likely: Mutex<BTreeMap<Kind, Rules>>,
     wanted: usize,
     taken: Notify,
-    tasks: TaskTracker,
+    pub(crate) tasks: TaskTracker,
     stop: CancellationToken,
 }
 
@@ -114,14 +126,14 @@ impl Shared {
         lock(&self.numbers).phases.get(&number).copied()
     }
 
-    async fn make(self: &Arc<Self>, rules: Rules) -> Result<Slot, Error> {
+    async fn make(self: &Arc<Self>, kind: Kind, rules: Rules) -> Result<Slot, Error> {
         let number = self.claim()?;
         let shared = Arc::clone(self);
         let made = apart(move || {
-            let made = shared.plan.make(number, &rules);
+            let made = shared.plan.make(number, kind, &rules);
             Ok((made?, rules))
         });
-        let (Made { namespace, tap }, rules) = match made.await {
+        let (made, rules) = match made.await {
             Ok(made) => made,
             Err(error) => {
                 // Whatever of it is left is found by its directory.
@@ -131,7 +143,7 @@ impl Shared {
             }
         };
         self.set_phase(number, Some(Phase::Ready));
-        Ok(Slot::new(Arc::clone(self), number, namespace, Some(tap), Some(rules)))
+        Ok(Slot::made(Arc::clone(self), number, made, rules))
     }
 
     async fn destroy(self: &Arc<Self>, number: u32) -> Result<(), Error> {
@@ -156,9 +168,8 @@ impl Shared {
     /// Keeps slots ready until the network is closed. Only the queue is locked, and only to look or to add.
     async fn keep_ready(self: Arc<Self>) {
         loop {
-            while lock(&self.ready).len() < self.wanted && !self.stop.is_cancelled() {
-                let rules = lock(&self.likely).clone();
-                match self.make(rules).await {
+            while let Some((kind, rules)) = self.lacks().filter(|_| !self.stop.is_cancelled()) {
+                match self.make(kind, rules).await {
                     Ok(slot) => lock(&self.ready).push_back(slot),
                     Err(error) => {
                         tracing::warn!(%error, "could not make a network slot ready");
@@ -173,6 +184,13 @@ impl Shared {
         }
     }
 
+    /// A kind of which too few are ready, and what for.
+    fn lacks(&self) -> Option<(Kind, Rules)> {
+        let ready: Vec<Kind> = lock(&self.ready).iter().map(Slot::kind).collect();
+        let few = |kind: &Kind| ready.iter().filter(|one| *one == kind).count() < self.wanted;
+        lock(&self.likely).iter().find(|(kind, _)| few(kind)).map(|(kind, rules)| (*kind, rules.clone()))
+    }
+
     /// Those that are ready hold the network; with it gone, nobody takes them any more.
     fn give_up_ready(&self) {
         let ready: Vec<_> = lock(&self.ready).drain(..).collect();
@@ -180,11 +198,11 @@ impl Shared {
     }
 
     /// A slot made for one caller. If that one leaves meanwhile, it is ready for the next.
-    async fn make_apart(self: &Arc<Self>, rules: &Rules) -> Result<Slot, Error> {
+    async fn make_apart(self: &Arc<Self>, kind: Kind, rules: &Rules) -> Result<Slot, Error> {
         let (done, made) = oneshot::channel();
         let (shared, rules) = (Arc::clone(self), rules.clone());
         self.tasks.spawn(async move {
-            let slot = shared.make(rules).await;
+            let slot = shared.make(kind, rules).await;
             if let Err(Ok(slot)) = done.send(slot) {
                 lock(&shared.ready).push_back(slot);
             }
@@ -274,7 +292,7 @@ impl Network {
         if !tag_is_sound {
             return Err(Error::InvalidTag { tag: options.tag });
         }
-        let (wanted, inner) = (options.ready, Arc::clone(&host));
+        let (wanted, kind, inner) = (options.ready, options.kind, Arc::clone(&host));
         let (ground, plan) = within(host, move || {
             let ground = prepare(&options)?;
             let plan = Plan {
@@ -296,7 +314,7 @@ impl Network {
             plan,
             numbers: Mutex::new(Numbers { phases, next }),
             ready: Mutex::default(),
-            likely: Mutex::new(Rules { list: Vec::new(), otherwise: EgressVerdict::Allow }),
+            likely: Mutex::new([(kind, Rules { list: Vec::new(), otherwise: EgressVerdict::Allow })].into()),
             wanted,
             taken: Notify::new(),
             tasks: TaskTracker::new(),
@@ -325,15 +343,16 @@ impl Network {
         lock(&self.shared.ready).len()
     }
 
-    /// Hands out a slot in which `rules` are in force. One that is ready for the same rules as the last costs a file;
-    /// for other rules they are set first; and if none is ready, one is made.
+    /// Hands out a slot for `rules`. They are in force, and its way out is open, once it is [settled](Slot::settled);
+    /// until then nothing leaves it. So taking one that is ready costs a file, and the rest goes on beside the start of
+    /// an engine. If none is ready, one is made.
     ///
     /// # Errors
     /// If the pool is used up, or the kernel refuses.
     ///
     /// # Cancel safety
     /// What was begun is given up.
-    pub async fn take(&self, owner: &str, rules: &Rules) -> Result<Slot, Error> {
+    pub async fn take(&self, owner: &str, kind: Kind, rules: &Rules) -> Result<Slot, Error> {
         if owner.is_empty() || owner.len() > 255 || owner.chars().any(char::is_control) {
             return Err(Error::InvalidOwner { owner: owner.to_owned() });
         }
@@ -341,23 +360,24 @@ impl Network {
         if shared.stop.is_cancelled() {
             return Err(Error::Closed);
         }
-        lock(&shared.likely).clone_from(rules);
+        lock(&shared.likely).insert(kind, rules.clone());
         let ready = {
             let mut ready = lock(&shared.ready);
-            let fitting = ready.iter().position(|slot| slot.has(rules)).unwrap_or(0);
-            ready.remove(fitting)
+            let fitting = ready.iter().position(|slot| slot.kind() == kind && slot.has(rules));
+            let fitting = fitting.or_else(|| ready.iter().position(|slot| slot.kind() == kind));
+            fitting.and_then(|fitting| ready.remove(fitting))
         };
         shared.taken.notify_one();
         let slot = match ready {
             Some(slot) => slot,
-            None => shared.make_apart(rules).await?,
+            None => shared.make_apart(kind, rules).await?,
         };
         let mut pending = Pending(Some(slot.clone()));
         let number = slot.number();
         let (file, owner) = (files::owner_file(&shared.plan.run_dir, number), owner.to_owned());
         apart(move || files::write(&file, &owner)).await?;
         shared.set_phase(number, Some(Phase::Taken));
-        slot.apply(rules).await?;
+        slot.settle(rules).await;
         pending.0 = None;
         Ok(slot)
     }
@@ -380,7 +400,7 @@ impl Network {
                 }
             }
             let Some((_, number)) = latest else { return Ok(None) };
-            let file = files::directory(run_dir, number).join("netns");
+            let file = files::namespace(run_dir, number);
             let namespace = std::fs::File::open(&file).map_err(Error::io("open", &file))?;
             if inside(namespace.as_fd(), || Ok(())).is_err() {
                 // A file that nothing is mounted on: the host was started anew.
@@ -389,7 +409,7 @@ impl Network {
                 return Ok(None);
             }
             shared.set_phase(number, Some(Phase::Taken));
-            Ok(Some(Slot::new(Arc::clone(&shared), number, namespace.into(), None, None)))
+            Ok(Some(Slot::found(Arc::clone(&shared), number, namespace.into())))
         })
         .await
     }
@@ -488,6 +508,7 @@ pub async fn erase(run_dir: &Path, tag: &str) -> Result<(), Error> {
         pool: None,
         allow_private: Vec::new(),
         ready: 0,
+        kind: Kind::default(),
         limits: Limits::default(),
     };
     let network = Network::open(options).await?;

@@ -4,17 +4,19 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedRwLockWriteGuard, oneshot};
 use wakeful_model::Rules;
 
 use crate::account::{self, Account};
+use crate::construct::Made;
 use crate::inside::{inside, within};
-use crate::network::Shared;
+use crate::network::{Kind, Shared};
 use crate::{Error, compile, files, nft, pool, tables};
 
 /// A network namespace in which one guest's card ends. Clones are the same slot.
@@ -25,11 +27,21 @@ struct Inner {
     number: u32,
     shared: Arc<Shared>,
     namespace: Arc<OwnedFd>,
+    kind: Kind,
     tap: Mutex<Option<OwnedFd>>,
-    /// What is in force; `None` after adoption. Held while it is changed, also where nobody waits any more, so that
-    /// changes come one after another.
-    policy: Arc<tokio::sync::RwLock<Option<Rules>>>,
+    /// What is in force. Held while it is changed, also where nobody waits any more, so that changes come one after
+    /// another.
+    policy: Arc<tokio::sync::RwLock<Policy>>,
+    /// What comes of the rules that it was taken for.
+    settling: Mutex<Option<oneshot::Receiver<Result<(), Error>>>>,
     released: AtomicBool,
+}
+
+/// What is known of a slot's rules and of its way out: nothing after adoption, or after a change that failed.
+#[derive(Debug, Default)]
+struct Policy {
+    rules: Option<Rules>,
+    open: Option<bool>,
 }
 
 impl std::fmt::Debug for Slot {
@@ -39,21 +51,37 @@ impl std::fmt::Debug for Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(
+    fn new(
         shared: Arc<Shared>,
         number: u32,
         namespace: OwnedFd,
+        kind: Kind,
         tap: Option<OwnedFd>,
-        policy: Option<Rules>,
+        policy: Policy,
     ) -> Self {
         Self(Arc::new(Inner {
             number,
             shared,
             namespace: Arc::new(namespace),
+            kind,
             tap: Mutex::new(tap),
             policy: Arc::new(tokio::sync::RwLock::new(policy)),
+            settling: Mutex::default(),
             released: AtomicBool::new(false),
         }))
+    }
+
+    /// One that was just made, for these rules, with its way out closed.
+    pub(crate) fn made(shared: Arc<Shared>, number: u32, made: Made, rules: Rules) -> Self {
+        let policy = Policy { rules: Some(rules), open: Some(false) };
+        let kind = if made.tap.is_some() { Kind::Tap } else { Kind::Veth };
+        Self::new(shared, number, made.namespace, kind, made.tap, policy)
+    }
+
+    /// One that an earlier daemon made.
+    pub(crate) fn found(shared: Arc<Shared>, number: u32, namespace: OwnedFd) -> Self {
+        let kind = if files::card(&shared.plan.run_dir, number).exists() { Kind::Veth } else { Kind::Tap };
+        Self::new(shared, number, namespace, kind, None, Policy::default())
     }
 
     /// Its number, which no other slot of this network has at the same time.
@@ -62,14 +90,27 @@ impl Slot {
         self.0.number
     }
 
-    /// The guest's card, for the engine; once, and never after adoption, where the engine has it. It carries whole
-    /// Ethernet frames with nothing before them, does not block, and is gone when it is closed.
+    /// What the guest's card is to its engine.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// The guest's card, for an engine that takes a [`Kind::Tap`]; once, and never after adoption, where the engine has
+    /// it. It carries whole Ethernet frames with nothing before them, does not block, and is gone when it is closed.
     #[must_use]
     pub fn take_tap(&self) -> Option<OwnedFd> {
         self.0.tap.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The namespace.
+    /// The namespace that the guest's card lies in, for an engine that takes a [`Kind::Veth`]: a file to enter it by.
+    /// The card is `eth0`; address, route and neighbour are set.
+    #[must_use]
+    pub fn card_namespace(&self) -> Option<PathBuf> {
+        (self.0.kind == Kind::Veth).then(|| files::card(&self.0.shared.plan.run_dir, self.0.number))
+    }
+
+    /// The slot's own namespace.
     #[must_use]
     pub fn namespace(&self) -> BorrowedFd<'_> {
         self.0.namespace.as_fd()
@@ -77,7 +118,7 @@ impl Slot {
 
     /// Whether these rules are in force, as far as is known without waiting.
     pub(crate) fn has(&self, rules: &Rules) -> bool {
-        self.0.policy.try_read().is_ok_and(|policy| policy.as_ref() == Some(rules))
+        self.0.policy.try_read().is_ok_and(|policy| policy.rules.as_ref() == Some(rules))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -97,23 +138,55 @@ impl Slot {
     /// It is put into force all the same, before any that is asked for later.
     pub async fn apply(&self, rules: &Rules) -> Result<(), Error> {
         self.check()?;
-        let mut policy = Arc::clone(&self.0.policy).write_owned().await;
-        if policy.as_ref() == Some(rules) {
+        let policy = Arc::clone(&self.0.policy).write_owned().await;
+        self.put(policy, rules).await
+    }
+
+    /// Puts rules into force in whose place the lock says nothing else may come.
+    async fn put(&self, mut policy: OwnedRwLockWriteGuard<Policy>, rules: &Rules) -> Result<(), Error> {
+        let (known, open) = (policy.rules.as_ref() == Some(rules), rules.allow_anything());
+        if known && policy.open == Some(open) {
             return Ok(());
         }
         let (shared, number, rules) = (Arc::clone(&self.0.shared), self.0.number, rules.clone());
         within(Arc::clone(&self.0.namespace), move || {
-            let was_open = policy.take().map(|rules| rules.allow_anything());
-            let (mark, changed) = shared.plan.remember_names(number, &rules)?;
-            nft::apply("set a policy", &compile::policy(&rules, mark, changed))?;
-            let open = rules.allow_anything();
-            if was_open != Some(open) {
+            let before = std::mem::take(&mut *policy);
+            if !known {
+                let (mark, changed) = shared.plan.remember_names(number, &rules)?;
+                nft::apply("set a policy", &compile::policy(&rules, mark, changed))?;
+            }
+            if before.open != Some(open) {
                 shared.plan.set_uplink(number, open)?;
             }
-            *policy = Some(rules);
+            *policy = Policy { rules: Some(rules), open: Some(open) };
             Ok(())
         })
         .await
+    }
+
+    /// Begins to put the rules into force that it was taken for. Its way out is closed meanwhile.
+    pub(crate) async fn settle(&self, rules: &Rules) {
+        let policy = Arc::clone(&self.0.policy).write_owned().await;
+        let (done, settled) = oneshot::channel();
+        *self.0.settling.lock().unwrap_or_else(PoisonError::into_inner) = Some(settled);
+        let (slot, rules) = (self.clone(), rules.clone());
+        self.0.shared.tasks.spawn(async move {
+            // Nobody asks if its caller has left, who gives it up then.
+            let _ = done.send(slot.put(policy, &rules).await);
+        });
+    }
+
+    /// Waits until the rules are in force that it was taken for, before which nothing leaves it. A guest had better not
+    /// run yet: what it sends is lost, and sent again a second later.
+    ///
+    /// # Errors
+    /// They cannot be put into force: nothing will leave it.
+    pub async fn settled(&self) -> Result<(), Error> {
+        let settling = self.0.settling.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match settling {
+            Some(settling) => settling.await.unwrap_or(Err(Error::Closed)),
+            None => Ok(()),
+        }
     }
 
     /// Lets the guest begin connections to the addresses of a name for `lifetime`, if a rule that is in force allows
@@ -126,7 +199,7 @@ impl Slot {
         self.check()?;
         // Held to the end, so that no address of an earlier policy comes after a change.
         let policy = Arc::clone(&self.0.policy).read_owned().await;
-        if !policy.as_ref().is_some_and(|rules| compile::allows_name(rules, name)) {
+        if !policy.rules.as_ref().is_some_and(|rules| compile::allows_name(rules, name)) {
             return Ok(false);
         }
         let addresses: BTreeSet<_> = addresses.iter().copied().collect();

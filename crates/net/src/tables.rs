@@ -10,8 +10,10 @@ use crate::network::Limits;
 use crate::ranges::Ranges;
 use crate::{GATEWAY, GUEST, PREFIX, PROXY_PORT};
 
-/// The guest's card ends here.
-pub(crate) const TAP: &str = "tap0";
+/// The guest's card ends here, whatever it is.
+pub(crate) const CARD: &str = "tap0";
+/// The guest's card itself, where it is a link.
+pub(crate) const GUEST_CARD: &str = "eth0";
 /// The slot's way out.
 pub(crate) const UPLINK: &str = "up0";
 
@@ -48,7 +50,7 @@ pub(crate) fn slot(pool: Cidr, private: &Ranges, limits: Limits) -> String {
     counter name spoofed drop
   }}
   chain ingress {{
-    type filter hook ingress device \"{TAP}\" priority -500; policy drop;
+    type filter hook ingress device \"{CARD}\" priority -500; policy drop;
     ether saddr != {guest_mac} goto spoofed
     ip saddr {GUEST} accept
     meta protocol ip goto spoofed
@@ -154,30 +156,30 @@ table inet wakeful {{
   }}
   chain prerouting {{
     type filter hook prerouting priority mangle; policy accept;
-    iifname \"{TAP}\" goto from_guest
+    iifname \"{CARD}\" goto from_guest
   }}
   chain redirected {{
     type nat hook prerouting priority dstnat; policy accept;
-    iifname \"{TAP}\" meta l4proto tcp ct mark != 0 redirect to :{PROXY_PORT}
+    iifname \"{CARD}\" meta l4proto tcp ct mark != 0 redirect to :{PROXY_PORT}
   }}
   chain input {{
     type filter hook input priority filter; policy drop;
     iifname \"lo\" accept
-    iifname \"{TAP}\" goto to_gateway
+    iifname \"{CARD}\" goto to_gateway
     iifname \"{UPLINK}\" ct state established,related accept
   }}
   chain forward {{
     type filter hook forward priority filter; policy drop;
-    iifname \"{TAP}\" oifname \"{UPLINK}\" counter name out accept
-    iifname \"{UPLINK}\" oifname \"{TAP}\" meta l4proto icmp ct state related counter name in accept
-    iifname \"{UPLINK}\" oifname \"{TAP}\" ct state established goto to_guest
+    iifname \"{CARD}\" oifname \"{UPLINK}\" counter name out accept
+    iifname \"{UPLINK}\" oifname \"{CARD}\" meta l4proto icmp ct state related counter name in accept
+    iifname \"{UPLINK}\" oifname \"{CARD}\" ct state established goto to_guest
   }}
   chain output {{
     type filter hook output priority filter; policy drop;
     oifname \"lo\" accept
-    oifname \"{TAP}\" meta l4proto tcp tcp flags & rst == rst accept
-    oifname \"{TAP}\" ct status dnat ct direction reply goto to_guest
-    oifname \"{TAP}\" accept
+    oifname \"{CARD}\" meta l4proto tcp tcp flags & rst == rst accept
+    oifname \"{CARD}\" ct status dnat ct direction reply goto to_guest
+    oifname \"{CARD}\" accept
     oifname \"{UPLINK}\" goto leaving
   }}
   chain outward {{

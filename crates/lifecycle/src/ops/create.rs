@@ -197,6 +197,7 @@ async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
     crash::point("create.plugged");
     let engine = driver.launch(&place, machine, &inner.layout.base(&row.base), card, source).await?;
     crash::point("create.launched");
+    inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &golden.secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
     crash::point("create.restored");

@@ -56,6 +56,8 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
         match load(inner, &driver, row, card, &checkpoint).await {
             Ok(engine) => {
                 crash::point_with("wake.loaded", &*engine);
+                // While it can still be tried again.
+                inner.uplinks.settled(&row.id).await?;
                 spend(inner, row).await?;
                 crash::point_with("wake.spent", &*engine);
                 let who = Identity::of(row, row.runtime_generation + 1);
@@ -73,6 +75,7 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
     let source = Source::Boot { secret: row.secret };
     let card = inner.uplinks.plug(row).await?;
     let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), card, source).await?;
+    inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation + 1);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
     Ok((Held { engine: Some(engine), guest: Some(guest) }, false))

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::world::{self, Guest, OTHER, OUTSIDE, allow_all, exchange, lists, ping};
+use crate::world::{self, Guest, OTHER, OUTSIDE, allow_all, exchange, lists, ping, take};
 
 #[test]
 fn a_change_cuts_what_it_forbids_and_leaves_the_rest() {
     world::run(async |world| {
         let network = world.open().await;
-        let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         let guest = Guest::new(&slot);
         let mut kept = guest.connect(OUTSIDE, 80).expect("connects");
         let mut cut = guest.connect(OTHER, 80).expect("connects");

@@ -2,7 +2,7 @@
 
 use wakeful_net::Network;
 
-use crate::world::{self, Guest, OTHER, OUTSIDE, allow_all, lists, output, ping, wait_for};
+use crate::world::{self, Guest, OTHER, OUTSIDE, allow_all, lists, output, ping, take, wait_for};
 
 #[test]
 fn slots_outlive_the_daemon_and_are_swept() {
@@ -11,7 +11,7 @@ fn slots_outlive_the_daemon_and_are_swept() {
         let network = Network::open(world.options(2)).await.expect("opens");
         let mut slots = Vec::new();
         for number in 0..20 {
-            slots.push(network.take(&format!("sbx_{number}"), &allow_all()).await.expect("is made"));
+            slots.push(take(&network, &format!("sbx_{number}"), &allow_all()).await.expect("is made"));
         }
         let guests: Vec<_> = slots[..2].iter().map(Guest::new).collect();
         let mut streams: Vec<_> = guests.iter().map(|guest| guest.connect(OUTSIDE, 80).expect("connects")).collect();
@@ -36,7 +36,7 @@ fn slots_outlive_the_daemon_and_are_swept() {
         let links = output("ip -o link");
         assert_eq!(links.matches("wk0abcdx").count(), 2, "{links}");
         // New slots keep clear of the old.
-        let slot = network.take("sbx_new", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_new", &allow_all()).await.expect("is made");
         assert!(Guest::new(&slot).reaches(OUTSIDE, 80));
         // Of a daemon that died at the worst moments: a link without a directory, a directory without anything.
         output("ip link add wk0abcdx9999 type veth peer name lost0");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use wakeful_net::{Limits, Network, Reason};
 
-use crate::world::{self, Guest, OUTSIDE, allow_all, ping, was_denied};
+use crate::world::{self, Guest, OUTSIDE, allow_all, ping, take, was_denied};
 
 #[test]
 fn connections_are_counted() {
@@ -13,7 +13,7 @@ fn connections_are_counted() {
         let mut options = world.options(0);
         options.limits = Limits { connections: Some(5), ..Limits::default() };
         let network = Network::open(options).await.expect("opens");
-        let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         let guest = Guest::new(&slot);
         let mut open: Vec<_> = (0..5).map(|_| guest.connect(OUTSIDE, 80).expect("connects")).collect();
         assert!(!guest.reaches(OUTSIDE, 80), "one too many");
@@ -40,7 +40,7 @@ fn measure(limits: (Option<u64>, Option<u64>)) {
         let mut options = world.options(0);
         (options.limits.bytes_per_second_up, options.limits.bytes_per_second_down) = limits;
         let network = Network::open(options).await.expect("opens");
-        let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         let guest = Guest::new(&slot);
         let mut stream = guest.connect(OUTSIDE, 80).expect("connects");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("can be");

@@ -9,5 +9,6 @@ mod reach;
 mod sleep;
 mod spoof;
 mod take;
+mod veth;
 mod walls;
 mod world;

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use wakeful_model::Rules;
 use wakeful_net::{GATEWAY, PROXY_PORT, Reason, Slot};
 
-use crate::world::{self, Guest, OTHER, OUTSIDE, PRIVATE, SOON, THIRD, exchange, lists, ping, wait_for, was_denied};
+use crate::world::{
+    self, Guest, OTHER, OUTSIDE, PRIVATE, SOON, THIRD, exchange, lists, ping, take, wait_for, was_denied,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -48,7 +50,7 @@ fn named() -> Rules {
 fn connections_to_names_go_through_the_proxy() {
     world::run(async |world| {
         let network = world.open().await;
-        let slot = network.take("sbx_a", &named()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &named()).await.expect("is made");
         let told = proxy(&slot);
         let guest = Guest::new(&slot);
         assert!(!guest.reaches(OUTSIDE, 443), "not admitted");
@@ -90,7 +92,7 @@ fn connections_to_names_go_through_the_proxy() {
 fn a_connection_outlives_its_addresss_lifetime_and_not_its_policy() {
     world::run(async |world| {
         let network = world.open().await;
-        let slot = network.take("sbx_a", &named()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &named()).await.expect("is made");
         let _told = proxy(&slot);
         let guest = Guest::new(&slot);
         admit(&slot, OUTSIDE, Duration::from_millis(700)).await;
@@ -136,7 +138,7 @@ fn the_proxy_is_held_to_ranges() {
     world::run(async |world| {
         let network = world.open().await;
         let rules = lists(&[], &["203.0.113.3/32"], &[], &["api.example.org"]);
-        let slot = network.take("sbx_a", &rules).await.expect("is made");
+        let slot = take(&network, "sbx_a", &rules).await.expect("is made");
         let mut stream = connect(&slot, OUTSIDE).expect("connects");
         ping(&mut stream).expect("answers");
         for address in [OTHER, PRIVATE, world::METADATA, world::HOST] {

@@ -3,14 +3,14 @@
 use wakeful_model::{Destination, EgressVerdict, Rule, Rules};
 use wakeful_net::{GATEWAY, Reason};
 
-use crate::world::{self, Guest, OTHER, OUTSIDE, PRIVATE, THIRD, at, lists, output, was_denied};
+use crate::world::{self, Guest, OTHER, OUTSIDE, PRIVATE, THIRD, at, lists, output, take, was_denied};
 
 #[test]
 fn deny_all_lets_through_what_is_listed() {
     world::run(async |world| {
         let network = world.open().await;
         let rules = lists(&["203.0.113.2/32", "10.77.0.0/16"], &[], &[80, 9000], &[]);
-        let slot = network.take("sbx_a", &rules).await.expect("is made");
+        let slot = take(&network, "sbx_a", &rules).await.expect("is made");
         let guest = Guest::new(&slot);
         assert!(guest.reaches(OUTSIDE, 80));
         assert!(guest.reaches(PRIVATE, 80), "a range that names it opens it");
@@ -31,7 +31,7 @@ fn the_first_rule_that_matches_decides() {
     world::run(async |world| {
         let network = world.open().await;
         let rules = lists(&["203.0.113.0/24", "203.0.113.3/32"], &["203.0.113.3/32"], &[], &[]);
-        let slot = network.take("sbx_a", &rules).await.expect("is made");
+        let slot = take(&network, "sbx_a", &rules).await.expect("is made");
         let guest = Guest::new(&slot);
         assert!(guest.reaches(OUTSIDE, 80) && guest.pings(OUTSIDE));
         assert!(!guest.reaches(OTHER, 80) && !guest.pings(OTHER));
@@ -60,7 +60,7 @@ fn the_first_rule_that_matches_decides() {
 fn where_nothing_is_allowed_nothing_leaves() {
     world::run(async |world| {
         let network = world.open().await;
-        let slot = network.take("sbx_a", &lists(&[], &[], &[], &[])).await.expect("is made");
+        let slot = take(&network, "sbx_a", &lists(&[], &[], &[], &[])).await.expect("is made");
         let resolver = slot.bind_udp("192.0.0.1:53".parse().expect("is an address")).expect("is free");
         std::thread::spawn(move || {
             let mut buffer = [0; 512];

@@ -2,13 +2,13 @@
 
 use std::io::{Read as _, Write as _};
 
-use crate::world::{self, Guest, OTHER, OUTSIDE, allow_all, at, exchange, output, wait_for};
+use crate::world::{self, Guest, OTHER, OUTSIDE, allow_all, at, exchange, output, take, wait_for};
 
 #[test]
 fn allow_all_reaches_the_outside() {
     world::run(async |world| {
         let network = world.open().await;
-        let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         let guest = Guest::new(&slot);
         assert!(guest.reaches(OUTSIDE, 80), "TCP");
         assert!(guest.reaches_by_udp(OUTSIDE, 9000), "UDP");
@@ -48,7 +48,7 @@ fn a_host_with_smaller_packets_is_no_obstacle() {
         output("ip link set eth0 mtu 1300");
         at(&world.outside, || output("ip link set out0 mtu 1300"));
         let network = world.open().await;
-        let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         let guest = Guest::new(&slot);
         there_and_back(&guest);
         let socket = guest.udp(OUTSIDE, 9000).expect("connects");

@@ -4,19 +4,19 @@ use std::time::{Duration, Instant};
 
 use wakeful_net::Reason;
 
-use crate::world::{self, Guest, OUTSIDE, allow_all, ping, was_denied};
+use crate::world::{self, Guest, OUTSIDE, allow_all, ping, take, was_denied};
 
 #[test]
 fn an_old_connection_is_reset_in_a_new_slot() {
     world::run(async |world| {
         let network = world.open().await;
-        let before = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let before = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         let mut guest = Guest::new(&before);
         let mut stream = guest.connect(OUTSIDE, 80).expect("connects");
         ping(&mut stream).expect("answers");
         guest.unplug();
         before.release().await;
-        let after = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let after = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         guest.plug(&after);
         let begun = Instant::now();
         ping(&mut stream).expect_err("is gone");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wakeful_net::{GATEWAY_MAC, GUEST, GUEST_MAC, Reason};
 
-use crate::world::{self, Guest, OTHER, OUTSIDE, allow_all, at, wait_for, was_denied};
+use crate::world::{self, Guest, OTHER, OUTSIDE, allow_all, at, take, wait_for, was_denied};
 
 /// A UDP packet to port 7000 in an Ethernet frame.
 fn frame(from_mac: [u8; 6], from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
@@ -29,7 +29,7 @@ fn frame(from_mac: [u8; 6], from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
 fn foreign_senders_and_protocols_are_dropped() {
     world::run(async |world| {
         let network = world.open().await;
-        let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         let guest = Guest::new(&slot);
         let socket = at(&world.outside, || UdpSocket::bind((OUTSIDE, 7000)).expect("is free"));
         socket.set_read_timeout(Some(Duration::from_millis(300))).expect("can be");

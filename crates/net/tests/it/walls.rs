@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use wakeful_net::{GATEWAY, Reason};
 
-use crate::world::{self, Guest, HOST, METADATA, OUTSIDE, PRIVATE, allow_all, lists, output, was_denied};
+use crate::world::{self, Guest, HOST, METADATA, OUTSIDE, PRIVATE, allow_all, lists, output, take, was_denied};
 
 #[test]
 fn host_neighbours_metadata_and_private_ranges_are_out_of_reach() {
@@ -15,8 +15,8 @@ fn host_neighbours_metadata_and_private_ranges_are_out_of_reach() {
             listener.incoming().for_each(drop);
         });
         let network = world.open().await;
-        let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
-        let neighbour = network.take("sbx_b", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &allow_all()).await.expect("is made");
+        let neighbour = take(&network, "sbx_b", &allow_all()).await.expect("is made");
         let listener = neighbour.bind_tcp("0.0.0.0:80".parse().expect("is an address")).expect("is free");
         let guest = Guest::new(&slot);
         assert!(guest.reaches(OUTSIDE, 80));
@@ -75,7 +75,7 @@ fn the_host_may_open_a_private_range() {
         let mut options = world.options(0);
         options.allow_private = vec!["10.77.0.0/24".parse().expect("is a range")];
         let network = wakeful_net::Network::open(options).await.expect("opens");
-        let slot = network.take("sbx_a", &allow_all()).await.expect("is made");
+        let slot = take(&network, "sbx_a", &allow_all()).await.expect("is made");
         let guest = Guest::new(&slot);
         assert!(guest.reaches(PRIVATE, 80));
         slot.apply(&lists(&[], &["10.77.0.2/32"], &[], &[])).await.expect("is put into force");

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use wakeful_model::{Egress, EgressMode, Rules};
-use wakeful_net::{Account, Limits, Network, Options, Reason, Slot};
+use wakeful_net::{Account, Error, Kind, Limits, Network, Options, Reason, Slot};
 
 /// Every test ends by then.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -128,6 +128,7 @@ impl World {
             pool: None,
             allow_private: Vec::new(),
             ready,
+            kind: Kind::Tap,
             limits: Limits::default(),
         }
     }
@@ -135,6 +136,13 @@ impl World {
     pub(crate) async fn open(&self) -> Network {
         Network::open(self.options(0)).await.expect("opens")
     }
+}
+
+/// A slot whose rules are in force.
+pub(crate) async fn take(network: &Network, owner: &str, rules: &Rules) -> Result<Slot, Error> {
+    let slot = network.take(owner, Kind::Tap, rules).await?;
+    slot.settled().await?;
+    Ok(slot)
 }
 
 fn echo(mut stream: TcpStream) {
@@ -159,10 +167,11 @@ pub(crate) fn lists(allow: &[&str], deny: &[&str], ports: &[i64], names: &[&str]
     egress.rules()
 }
 
-/// What stands in for a virtual machine: a namespace whose card's frames go to and from a slot's TAP.
+/// What stands in for a virtual machine: a namespace whose card's frames go to and from a slot's TAP. Or for an engine
+/// that takes a link: then it is the namespace of the slot's card.
 pub(crate) struct Guest {
     pub(crate) namespace: OwnedFd,
-    card: OwnedFd,
+    card: Option<OwnedFd>,
     wire: Option<Wire>,
 }
 
@@ -204,6 +213,12 @@ impl Drop for Wire {
 }
 
 impl Guest {
+    /// A program in the namespace of a slot's card.
+    pub(crate) fn within(slot: &Slot) -> Self {
+        let namespace = slot.card_namespace().expect("is a link");
+        Self { namespace: std::fs::File::open(namespace).expect("is mounted").into(), card: None, wire: None }
+    }
+
     pub(crate) fn new(slot: &Slot) -> Self {
         let namespace = new_namespace();
         let card = at(&namespace, || {
@@ -216,7 +231,7 @@ impl Guest {
             output("ip link set eth0 up; ip route add default via 192.0.0.1");
             card
         });
-        let mut guest = Self { namespace, card, wire: None };
+        let mut guest = Self { namespace, card: Some(card), wire: None };
         guest.plug(slot);
         guest
     }
@@ -225,7 +240,8 @@ impl Guest {
     pub(crate) fn plug(&mut self, slot: &Slot) {
         self.wire = None;
         let tap = slot.take_tap().expect("was not taken");
-        self.wire = Some(Wire::new(self.card.try_clone().expect("can be"), tap));
+        let card = self.card.as_ref().expect("is a virtual machine");
+        self.wire = Some(Wire::new(card.try_clone().expect("can be"), tap));
     }
 
     pub(crate) fn unplug(&mut self) {
