@@ -178,6 +178,7 @@ fn a_change_and_a_sleep_cut_what_was_open() -> Result<()> {
 #[test]
 fn a_killed_daemon_leaves_the_network_and_finds_it() -> Result<()> {
     on_a_host(async |_world| {
+        let clean = left_behind()?;
         let mut daemon = Daemon::start_with(options()).await?;
         let client = daemon.client()?;
         let id = create(&client, json!({"template": "python", "timeout": "1h"})).await?.id.to_string();
@@ -207,8 +208,76 @@ fn a_killed_daemon_leaves_the_network_and_finds_it() -> Result<()> {
         client.destroy_sandbox(&id).await?;
         ensure!(daemon.places().is_empty(), "{:?}", daemon.places());
         ensure!(daemon.terminate().await? == Some(0), "{}", daemon.log());
-        let left = host("ip -o link | grep -c ' wk' || true; nft list tables; ip route show type unreachable")?;
-        ensure!(left.trim() == "0", "{left}");
+        let left = left_behind()?;
+        ensure!(left == clean, "before:\n{clean}\nafter:\n{left}");
         Ok(())
     })
+}
+
+/// Talks to the echo twice a second, in a program that every image of Debian's has.
+const CHATTER: &str = r#"use IO::Socket::INET; my $n = 0;
+my $s = IO::Socket::INET->new(PeerAddr => "203.0.113.10:9000", Timeout => 5) or die;
+while (syswrite($s, "x") && sysread($s, my $b, 1)) { open(my $f, ">", "/tmp/talk"); print $f ++$n; close $f; select(undef, undef, undef, 0.5); }
+open(my $f, ">", "/tmp/end"); print $f "cut"; close $f;"#;
+
+#[test]
+fn twenty_guests_talk_on_while_their_daemon_is_dead() -> Result<()> {
+    on_a_host(async |_world| {
+        let clean = left_behind()?;
+        let mut daemon = Daemon::start_with(options()).await?;
+        let client = daemon.client()?;
+        let mut ids = Vec::new();
+        for number in 0..20 {
+            // Every other one with rules of its own.
+            let open = json!({"mode": "allow_all"});
+            let narrow = json!({"allow_cidrs": ["203.0.113.10/32"]});
+            let egress = if number % 2 == 0 { open } else { narrow };
+            let id = create(&client, json!({"template": "base", "timeout": "1h", "egress": egress})).await?.id;
+            sh(&client, id.as_str(), &format!("setsid perl -e '{CHATTER}' >/dev/null 2>&1 &")).await?;
+            ids.push(id.to_string());
+        }
+        let counts = async |client: &Client| -> Result<Vec<u64>> {
+            let mut counts = Vec::new();
+            for id in &ids {
+                counts.push(sh(client, id, "cat /tmp/talk 2>/dev/null || echo 0").await?.parse().unwrap_or(0));
+            }
+            Ok(counts)
+        };
+        wait_for("all of them talk", Duration::from_secs(60), async || {
+            Ok(counts(&client).await?.iter().all(|count| *count > 0))
+        })
+        .await?;
+        let told = counts(&client).await?;
+        daemon.kill()?;
+        // Longer than a guest's questions for what they have said took.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        daemon.start_again(options()).await?;
+        let client = daemon.client()?;
+        let now = counts(&client).await?;
+        let went_on = told.iter().zip(&now).all(|(before, after)| *after >= before + 5);
+        ensure!(went_on, "traffic went on without the daemon: {told:?}, {now:?}");
+        for (number, id) in ids.iter().enumerate() {
+            let end = sh(&client, id, "cat /tmp/end 2>/dev/null || true").await?;
+            ensure!(end.is_empty(), "{number}: the connection goes on with the next daemon");
+        }
+        // Rules of before are in force, and changed as any.
+        let probe = "perl -e 'use IO::Socket::INET; print IO::Socket::INET->new(PeerAddr => \"203.0.113.11:80\", Timeout => 5) ? 1 : 0'";
+        ensure!(sh(&client, &ids[0], probe).await? == "1" && sh(&client, &ids[1], probe).await? == "0");
+        change(&client, &ids[1], json!({"mode": "allow_all"})).await?;
+        ensure!(sh(&client, &ids[1], probe).await? == "1");
+
+        for id in &ids {
+            client.destroy_sandbox(id).await?;
+        }
+        ensure!(daemon.places().is_empty(), "{:?}", daemon.places());
+        ensure!(daemon.terminate().await? == Some(0), "{}", daemon.log());
+        let left = left_behind()?;
+        ensure!(left == clean, "before:\n{clean}\nafter:\n{left}");
+        Ok(())
+    })
+}
+
+/// Links, rules and routes of this host.
+fn left_behind() -> Result<String> {
+    host("ip -o link | sed 's/^[0-9]*: //; s/:.*//'; nft list ruleset; ip -4 route show table all")
 }
