@@ -102,6 +102,7 @@ impl Taken {
             runtime: Arc::new(Runtimes::new(config, &self.paths)?),
             defaults: defaults(config),
             network: network.clone(),
+            clock: wakeful_lifecycle::Clock::default(),
         })
         .await;
         let lifecycle = match lifecycle {

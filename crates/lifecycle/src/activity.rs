@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
+use crate::clock::Clock;
 use crate::uses::News;
 
 /// Microseconds between two tellings.
@@ -15,6 +16,7 @@ const TELL_EVERY: i64 = 1_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Activity {
+    clock: Clock,
     /// Microseconds since 1970.
     last: AtomicI64,
     told: AtomicI64,
@@ -22,12 +24,12 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    pub(crate) fn new(news: mpsc::UnboundedSender<News>) -> Self {
-        Self { last: AtomicI64::new(i64::MIN), told: AtomicI64::new(i64::MIN), news }
+    pub(crate) fn new(clock: Clock, news: mpsc::UnboundedSender<News>) -> Self {
+        Self { clock, last: AtomicI64::new(i64::MIN), told: AtomicI64::new(i64::MIN), news }
     }
 
     pub(crate) fn touch(&self) {
-        self.touch_at(Timestamp::now().as_microsecond());
+        self.touch_at(self.clock.now().as_microsecond());
     }
 
     fn touch_at(&self, now: i64) {
@@ -55,7 +57,7 @@ mod tests {
     #[test]
     fn the_owner_is_told_once_a_second_and_the_last_byte_is_exact() {
         let (news, mut inbox) = mpsc::unbounded_channel();
-        let activity = Activity::new(news);
+        let activity = Activity::new(Clock::default(), news);
         assert_eq!(activity.last(), None);
         for now in [5_000_000, 5_000_001, 5_999_999, 6_000_000, 6_500_000, 6_400_000] {
             activity.touch_at(now);

@@ -120,12 +120,12 @@ impl Inquiry {
     }
 
     /// Takes in what [`next`](Self::next) brought. `guest` is there if the sandbox runs and its agent can be asked.
-    pub(crate) fn heard(&mut self, knock: Knock, guest: Option<&Guest>, tasks: &TaskTracker) {
+    pub(crate) fn heard(&mut self, knock: Knock, guest: Option<&Guest>, tasks: &TaskTracker, now: Timestamp) {
         match knock {
             Knock::Told(answer) => {
                 self.asking = None;
                 match answer {
-                    Ok(Ok(busy)) => self.learn(&busy, Timestamp::now()),
+                    Ok(Ok(busy)) => self.learn(&busy, now),
                     Ok(Err(error)) => self.missed(&error.to_string()),
                     Err(panic) => self.missed(&panic.to_string()),
                 }
@@ -297,7 +297,7 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         looks.try_send(reply).expect("room");
         let knock = inquiry.next().await;
-        inquiry.heard(knock, None, &tasks);
+        inquiry.heard(knock, None, &tasks, at(100));
         inquiry.answer();
         answer.await.expect("answered");
     }

@@ -92,7 +92,7 @@ async fn commit(inner: &Inner, row: &Sandbox, checkpoint: &Checkpoint) -> Result
     let old = Checkpoint::of(row)?;
     let mut after = row.clone();
     after.checkpoint = Some(checkpoint.to_row());
-    after.updated_at = ops::now();
+    after.updated_at = inner.now();
     let after = ops::swap(inner, after, None).await?;
     // Only now: the row no longer names them.
     let dir = inner.layout.checkpoint(&row.id, checkpoint.generation);

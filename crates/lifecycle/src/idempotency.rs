@@ -23,7 +23,7 @@ use wakeful_model::{SandboxId, State};
 use wakeful_store::{Answer, Claim};
 
 use crate::lifecycle::{Inner, error_chain};
-use crate::{Error, Lifecycle, SandboxView, crash, ops};
+use crate::{Error, Lifecycle, SandboxView, crash};
 
 /// How long a key is remembered.
 const KEPT: SignedDuration = SignedDuration::from_hours(24);
@@ -102,7 +102,7 @@ impl Held {
         self.inner.store.release_claim(&self.tenant, &self.key, &self.subject).await?;
         self.subject = subject;
         let claim = Claim { digest: self.digest.clone(), subject: self.subject.clone(), answer: None };
-        let now = ops::now();
+        let now = self.inner.now();
         match self.inner.store.claim(&self.tenant, &self.key, &claim, now, expired(now)).await? {
             None => Ok(self),
             Some(_) => Err(Error::Internal("an idempotency key was claimed although it was held".into())),
@@ -116,7 +116,7 @@ fn expired(now: Timestamp) -> Timestamp {
 
 /// Forgets keys whose time is over.
 pub(crate) async fn sweep(inner: &Inner) {
-    if let Err(error) = inner.store.forget_claims(expired(ops::now())).await {
+    if let Err(error) = inner.store.forget_claims(expired(inner.now())).await {
         warn!(error = error_chain(&error), "could not forget old idempotency keys");
     }
 }
@@ -130,7 +130,7 @@ impl Lifecycle {
     pub async fn claim(&self, tenant: &str, key: &str, digest: &str, subject: String) -> Result<Claimed, Error> {
         let turn = self.inner.turns.take(tenant, key).await?;
         let claim = Claim { digest: digest.to_owned(), subject, answer: None };
-        let now = ops::now();
+        let now = self.inner.now();
         let before = self.inner.store.claim(tenant, key, &claim, now, expired(now)).await?;
         let held = |subject| Held {
             inner: Arc::clone(&self.inner),

@@ -17,6 +17,7 @@
 mod access;
 mod activity;
 mod busy;
+mod clock;
 mod compaction;
 mod crash;
 mod deadline;
@@ -43,6 +44,7 @@ mod uses;
 mod view;
 
 pub use access::{Access, Use};
+pub use clock::Clock;
 pub use error::Error;
 pub use idempotency::{Claimed, Held};
 pub use layout::Layout;

@@ -15,6 +15,7 @@ use wakeful_model::{Cause, Sandbox, SandboxId, State};
 use wakeful_store::{Filter, Store};
 
 use crate::access::{Access, Use};
+use crate::clock::Clock;
 use crate::events::News;
 use crate::golden::Goldens;
 use crate::idempotency::{self, Turns};
@@ -102,6 +103,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// What gives guests a network; without it their cards end nowhere.
     pub network: Option<Network>,
+    /// What time it is.
+    pub clock: Clock,
 }
 
 pub(crate) struct Inner {
@@ -118,6 +121,7 @@ pub(crate) struct Inner {
     pub(crate) news: News,
     pub(crate) metrics: Metrics,
     pub(crate) uplinks: Uplinks,
+    pub(crate) clock: Clock,
     /// Everything that outlives the call that began it.
     pub(crate) tasks: TaskTracker,
     /// Set when the daemon is about to end.
@@ -125,6 +129,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// What time it is, to the microsecond as it is stored.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// The driver, opened at its first use.
     pub(crate) async fn driver(&self) -> Result<Arc<dyn Driver>, Error> {
         let driver = self
@@ -224,6 +233,7 @@ impl Lifecycle {
             news: News::default(),
             metrics: Metrics::default(),
             uplinks: Uplinks::new(config.network),
+            clock: config.clock,
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
         });
@@ -236,7 +246,7 @@ impl Lifecycle {
                     () = tokio::time::sleep(TOMBSTONE_SWEEP) => {}
                 }
                 idempotency::sweep(&sweeper).await;
-                let Ok(before) = Timestamp::now().checked_sub(sweeper.defaults.tombstone) else { continue };
+                let Ok(before) = sweeper.now().checked_sub(sweeper.defaults.tombstone) else { continue };
                 if let Err(error) = sweeper.store.forget_destroyed(before).await {
                     warn!(error = error_chain(&error), "could not forget old tombstones");
                 }

@@ -121,7 +121,7 @@ struct Waiter {
 
 pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
     let (asks, ask_inbox) = mpsc::channel(256);
-    let (uses, news_inbox) = Uses::new();
+    let (uses, news_inbox) = Uses::new(inner.clock.clone());
     let (busy, looks) = Inquiry::new();
     let (live, watching) = watch::channel(Live::at_rest(start.row.clone()));
     let owner = Owner {
@@ -189,7 +189,9 @@ impl Owner {
                         self.note_activity(at);
                     }
                 }
-                Happening::Busy(knock) => self.busy.heard(knock, awake(&self.held), &self.inner.tasks),
+                Happening::Busy(knock) => {
+                    self.busy.heard(knock, awake(&self.held), &self.inner.tasks, self.inner.now())
+                }
                 Happening::Compacted(row) => {
                     self.compaction = None;
                     self.row = row.unwrap_or_else(|| self.row.clone());
@@ -219,7 +221,7 @@ impl Owner {
     ) -> Happening {
         let busy = self.operation.is_some();
         let engine = if busy { None } else { self.held.engine.clone() };
-        let sleep = self.until_next_deadline();
+        let due = self.next_deadline().map(|deadline| deadline.at);
         tokio::select! {
             biased;
             finished = async { (&mut self.operation.as_mut().expect("guarded").1).await }, if busy => Happening::Finished(finished),
@@ -230,7 +232,7 @@ impl Owner {
             // An operation under way reaches its end first; a crash in the middle is the other, rarer path.
             () = self.inner.draining.cancelled(), if !busy => Happening::Draining,
             Some((ask, reply)) = asks.recv() => Happening::Ask(ask, reply),
-            () = tokio::time::sleep(sleep.unwrap_or(LONGEST_SLEEP)), if sleep.is_some() => Happening::Deadline,
+            () = self.inner.clock.wait_until(due.unwrap_or(Timestamp::MAX), LONGEST_SLEEP), if due.is_some() => Happening::Deadline,
         }
     }
 
@@ -285,7 +287,7 @@ impl Owner {
             Ask::Keepalive { timeout } => self.extend_lease(timeout).await.map(|()| Reply::Done),
             Ask::Patch { patch, cause } => self.change(*patch, cause).await.map(|()| Reply::Done),
             Ask::Wake { .. } => {
-                self.note_activity(Timestamp::now());
+                self.note_activity(self.inner.now());
                 Ok(Reply::Done)
             }
             Ask::Suspend { .. } | Ask::Destroy { .. } => Ok(Reply::Done),
@@ -298,7 +300,7 @@ impl Owner {
             Some(guest) if !guest.is_closed() => guest.clone(),
             Some(_) | None => self.reconnect().await?,
         };
-        let now = Timestamp::now();
+        let now = self.inner.now();
         self.note_activity(now);
         let guard = self.uses.begin(why, now);
         let link = Link {
@@ -328,7 +330,7 @@ impl Owner {
         let defaults = &self.inner.defaults;
         let created_with = self.row.policy.timeout.and_then(|t| Duration::try_from(t).ok());
         let lease = timeout.or(created_with).unwrap_or(defaults.timeout).min(defaults.max_timeout);
-        let now = wakeful_model::at_microseconds(Timestamp::now());
+        let now = self.inner.now();
         let mut row = self.row.clone();
         row.policy.expires_at = now.checked_add(lease).ok();
         row.updated_at = now;
@@ -340,11 +342,11 @@ impl Owner {
 
     /// One write, or none if nothing changes.
     async fn change(&mut self, patch: Patch, cause: Cause) -> Result<(), Error> {
-        if patch.clone().apply(&self.row, ops::now())? == self.row {
+        if patch.clone().apply(&self.row, self.inner.now())? == self.row {
             return Ok(());
         }
         let compacting = self.stop_compaction().await;
-        let after = patch.apply(&self.row, ops::now())?;
+        let after = patch.apply(&self.row, self.inner.now())?;
         let egress = after.egress != self.row.egress;
         let event = egress.then(|| ops::event(&after, EventType::EgressChanged, cause, None, None));
         let mut written = ops::swap(&self.inner, after, event.as_ref()).await.map(|row| self.row = row);
@@ -369,7 +371,7 @@ impl Owner {
     /// Writes the intent and starts the operation. If the intent cannot be written, whoever waits for it is told.
     async fn begin(&mut self, plan: Plan, automatic: bool) {
         self.stop_compaction().await;
-        let now = wakeful_model::at_microseconds(Timestamp::now());
+        let now = self.inner.now();
         let mut row = self.row.clone();
         row.transition =
             Some(Transition { id: wakeful_model::OperationId::random(), op: plan.op(), since: now, automatic });
@@ -430,12 +432,12 @@ impl Owner {
                 info!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), "operation done");
             }
             Err(error) => {
-                self.quiet_until = Timestamp::now().checked_add(AUTOMATIC_RETRY).unwrap_or(Timestamp::MAX);
+                self.quiet_until = self.inner.now().checked_add(AUTOMATIC_RETRY).unwrap_or(Timestamp::MAX);
                 warn!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), error = error_chain(&**error), "operation failed");
             }
         }
         if let (Ok(()), Plan::Wake { .. } | Plan::Create) = (&result, &plan) {
-            self.note_activity(Timestamp::now());
+            self.note_activity(self.inner.now());
         }
         // Whoever is answered next looks at what others see.
         self.publish();
@@ -512,7 +514,7 @@ impl Owner {
     }
 
     async fn commit_failure(&mut self, code: &str, detail: &str, cause: Cause) {
-        let now = wakeful_model::at_microseconds(Timestamp::now());
+        let now = self.inner.now();
         let mut row = self.row.clone();
         row.transition = None;
         row.updated_at = now;
@@ -540,19 +542,13 @@ impl Owner {
         Some(Deadline { at: next.at.max(self.quiet_until), ..next })
     }
 
-    fn until_next_deadline(&self) -> Option<Duration> {
-        let at = self.next_deadline()?.at;
-        let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
-        Some(left.min(LONGEST_SLEEP))
-    }
-
     async fn on_deadline(&mut self) {
         // The owner is told of bytes once in a second; idleness counts from the very last one.
         if let Some(last) = self.uses.activity().last() {
             self.note_activity(last);
         }
         let Some(Deadline { at, fact, cause }) = self.next_deadline() else { return };
-        if at > Timestamp::now() {
+        if at > self.inner.now() {
             return;
         }
         match observe(self.row.state, self.under_way(), fact) {

@@ -235,14 +235,14 @@ async fn adopt(driver: &Arc<dyn Driver>, place: &Place, row: &Sandbox) -> Result
 /// Clears the journal entry; the state stays.
 async fn settle(inner: &Inner, mut row: Sandbox, kind: EventType) -> Result<Sandbox, Error> {
     row.transition = None;
-    row.updated_at = ops::now();
+    row.updated_at = inner.now();
     let event = ops::event(&row, kind, Cause::Recovery, None, None);
     ops::swap(inner, row, Some(&event)).await
 }
 
 async fn lost(inner: &Inner, mut row: Sandbox, state: State) -> Result<Sandbox, Error> {
     row.state = state;
-    row.suspended_at = Some(ops::now());
+    row.suspended_at = Some(inner.now());
     row.started_at = None;
     row.checkpoint = None;
     settle(inner, row, EventType::Suspended).await
@@ -257,6 +257,6 @@ async fn woken(inner: &Inner, mut row: Sandbox) -> Result<Sandbox, Error> {
     row.runtime_generation += 1;
     row.checkpoint = None;
     row.suspended_at = None;
-    row.started_at = Some(ops::now());
+    row.started_at = Some(inner.now());
     settle(inner, row, EventType::Woken).await
 }

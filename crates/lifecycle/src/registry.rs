@@ -23,7 +23,7 @@ use tracing::info;
 use wakeful_model::{Code, Digest, Key, KeyId, Scope, new_key};
 use wakeful_store::Store;
 
-use crate::{Error, ops};
+use crate::{Clock, Error};
 
 const LONGEST_NAME: usize = 100;
 
@@ -192,7 +192,7 @@ impl Registry {
             tenant: new.tenant,
             scopes,
             digest,
-            created_at: ops::now(),
+            created_at: Clock::default().now(),
             last_used_at: None,
         };
         let this = Arc::clone(self);

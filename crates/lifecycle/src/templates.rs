@@ -14,7 +14,7 @@ use wakeful_model::{BuildError, Code, DEFAULT_TENANT, Template, TemplateId, Temp
 use wakeful_store::Swap;
 
 use crate::lifecycle::{Inner, error_chain};
-use crate::{Error, Lifecycle, NewTemplate, files, ops};
+use crate::{Clock, Error, Lifecycle, NewTemplate, files};
 
 /// Lines of a build that are kept; a build that says more is cut in the middle of nothing important.
 const MOST_LINES: usize = 20_000;
@@ -53,7 +53,8 @@ struct Record {
 
 impl Record {
     fn add(&self, step: &str, fraction: Option<f32>, line: Option<&str>) {
-        let entry = BuildLine { at: ops::now(), step: step.to_owned(), fraction, line: line.map(str::to_owned) };
+        let entry =
+            BuildLine { at: Clock::default().now(), step: step.to_owned(), fraction, line: line.map(str::to_owned) };
         let count = {
             let mut lines = self.lines.lock().expect("no panic while it is held");
             if lines.len() >= MOST_LINES {
@@ -185,7 +186,7 @@ impl Inner {
         match self.make(&mut template, record).await {
             Ok(()) => {
                 template.status = TemplateStatus::Ready;
-                template.built_at = Some(ops::now());
+                template.built_at = Some(self.now());
                 record.add("ready", Some(1.0), None);
             }
             Err(build_error) => {
@@ -304,7 +305,7 @@ impl Lifecycle {
             egress: new.egress.unwrap_or_default(),
             base: None,
             disk_bytes: 0,
-            created_at: ops::now(),
+            created_at: self.inner.now(),
             built_at: None,
         };
         if !self.inner.store.insert_template(&template).await? {

@@ -11,7 +11,7 @@ use wakeful_store::{Admission, Removal};
 
 use crate::lifecycle::Inner;
 use crate::registry::Registry;
-use crate::{Error, ops};
+use crate::{Clock, Error, ops};
 
 /// What a column can hold, and far more than any host has.
 const MOST: u64 = i64::MAX.cast_unsigned();
@@ -54,7 +54,7 @@ impl Registry {
     pub async fn create_tenant(&self, name: &str, limits: LimitsChange) -> Result<(Tenant, Usage), Error> {
         check_tenant(name).map_err(|error| Error::invalid(Code::InvalidName, "name", error.to_string()))?;
         let limits = limits.over(Limits::default())?;
-        let tenant = Tenant { name: name.to_owned(), limits, created_at: ops::now() };
+        let tenant = Tenant { name: name.to_owned(), limits, created_at: Clock::default().now() };
         if !self.store.insert_tenant(&tenant).await? {
             return Err(Error::TenantNameTaken(tenant.name));
         }

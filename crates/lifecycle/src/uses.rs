@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::access::Use;
 use crate::activity::Activity;
+use crate::clock::Clock;
 use crate::view::Awake;
 
 /// What uses tell their owner.
@@ -51,14 +52,15 @@ pub(crate) struct Uses {
     current: HashMap<u64, Using>,
     next: u64,
     activity: Arc<Activity>,
+    clock: Clock,
     news: mpsc::UnboundedSender<News>,
 }
 
 impl Uses {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<News>) {
+    pub(crate) fn new(clock: Clock) -> (Self, mpsc::UnboundedReceiver<News>) {
         let (news, inbox) = mpsc::unbounded_channel();
-        let activity = Arc::new(Activity::new(news.clone()));
-        (Self { current: HashMap::new(), next: 0, activity, news }, inbox)
+        let activity = Arc::new(Activity::new(clock.clone(), news.clone()));
+        (Self { current: HashMap::new(), next: 0, activity, clock, news }, inbox)
     }
 
     /// Notes a use that lasts; one that counts by its bytes is none.
@@ -76,7 +78,7 @@ impl Uses {
         match news {
             News::Ended(number) => {
                 self.current.remove(&number);
-                Some(Timestamp::now())
+                Some(self.clock.now())
             }
             News::Detail(number, detail) => {
                 if let Some(using) = self.current.get_mut(&number) {
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_not_a_use_and_a_command_is_until_its_end() {
-        let (mut uses, mut inbox) = Uses::new();
+        let (mut uses, mut inbox) = Uses::new(Clock::default());
         let now = Timestamp::now();
         assert!(uses.begin(Use::Stream, now).is_none() && uses.is_empty());
         let guard = uses.begin(Use::Exec, now).expect("it lasts");

@@ -14,7 +14,7 @@ use wakeful_model::{
     State, TemplateStatus, Transition, observe, preset,
 };
 
-use super::{event, machine_of, now, swap};
+use super::{event, machine_of, swap};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
@@ -69,7 +69,7 @@ async fn resolve(inner: &Inner, id: SandboxId, new: NewSandbox) -> Result<Sandbo
         )));
     }
 
-    let now = now();
+    let now = inner.now();
     let mut secret = [0u8; 32];
     getrandom::fill(&mut secret).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
     let mut env = template.env.clone();
@@ -210,7 +210,7 @@ async fn commit(inner: &Inner, mut row: Sandbox, began: Instant) -> Result<Sandb
     };
     row.state = state;
     row.transition = None;
-    row.updated_at = now();
+    row.updated_at = inner.now();
     row.started_at = Some(row.updated_at);
     row.last_activity_at = row.updated_at;
     let event = event(&row, EventType::Created, Cause::Api, Some(began.elapsed()), None);
@@ -222,7 +222,7 @@ async fn undo(inner: &Arc<Inner>, mut row: Sandbox, held: Held, problem: Error) 
     row.failure = Some(Failure {
         code: problem.code().as_str().to_owned(),
         detail: error_chain(&problem),
-        at: now(),
+        at: inner.now(),
         bootable: false,
     });
     let undone = super::destroy::run(inner, row, held, Cause::Api).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tracing::error;
 use wakeful_model::{Cause, EventType, Fact, Outcome, Sandbox, observe};
 
-use super::{event, now, swap};
+use super::{event, swap};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
 use crate::{Error, crash, files};
@@ -46,7 +46,7 @@ async fn gone(inner: &Arc<Inner>, mut row: Sandbox, held: Held, cause: Cause) ->
         row.state = state;
     }
     row.transition = None;
-    row.updated_at = now();
+    row.updated_at = inner.now();
     row.destroyed_at = Some(row.updated_at);
     row.suspended_at = None;
     row.checkpoint = None;

@@ -8,7 +8,6 @@ mod wake;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use wakeful_driver::Machine;
 use wakeful_model::{Cause, Event, EventType, Sandbox};
 use wakeful_store::Swap;
@@ -80,10 +79,6 @@ pub(crate) fn event(
         runtime_generation: row.runtime_generation,
         detail,
     }
-}
-
-pub(crate) fn now() -> Timestamp {
-    wakeful_model::at_microseconds(Timestamp::now())
 }
 
 pub(crate) fn machine_of(row: &Sandbox) -> Machine {

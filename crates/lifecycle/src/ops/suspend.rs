@@ -14,7 +14,7 @@ use tracing::{error, warn};
 use wakeful_driver::{Engine, Image};
 use wakeful_model::{Cause, EventType, Fact, Failure, Memory, Outcome, Sandbox, State, machine::Bootable, observe};
 
-use super::{event, now, swap};
+use super::{event, swap};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
@@ -161,7 +161,7 @@ async fn commit(
     let mut row = before.clone();
     row.state = state;
     row.transition = None;
-    row.updated_at = now();
+    row.updated_at = inner.now();
     row.suspended_at = Some(row.updated_at);
     row.started_at = None;
     row.checkpoint = checkpoint.map(Checkpoint::to_row);
@@ -198,7 +198,7 @@ async fn go_on(inner: &Arc<Inner>, row: Sandbox, engine: Arc<dyn Engine>, cause:
             let held = Held { engine: Some(engine), guest: Some(guest) };
             let mut after = row.clone();
             after.transition = None;
-            after.updated_at = now();
+            after.updated_at = inner.now();
             let event = event(&after, EventType::SuspendCancelled, cause, None, Some(error_chain(&problem)));
             match swap(inner, after, Some(&event)).await {
                 Ok(row) => Finished { row, held, result: Err(problem) },
@@ -223,7 +223,7 @@ async fn gone(inner: &Arc<Inner>, before: Sandbox, detail: &str) -> Finished {
     }
     let mut row = before.clone();
     row.transition = None;
-    row.updated_at = now();
+    row.updated_at = inner.now();
     row.state = State::Failed(Bootable::Yes);
     row.checkpoint = None;
     row.failure =

@@ -15,7 +15,7 @@ use tracing::{error, warn};
 use wakeful_driver::{Card, Driver, Engine, MemoryBase, Source};
 use wakeful_model::{Cause, EventType, Fact, Memory, Outcome, Sandbox, State, observe};
 
-use super::{Checkpoint, event, machine_of, now, swap};
+use super::{Checkpoint, event, machine_of, swap};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
@@ -100,7 +100,7 @@ async fn spend(inner: &Inner, row: &mut Sandbox) -> Result<(), Error> {
     };
     let mut spent = row.clone();
     spent.state = state;
-    spent.updated_at = now();
+    spent.updated_at = inner.now();
     *row = swap(inner, spent, None).await?;
     Ok(())
 }
@@ -111,7 +111,7 @@ async fn reject(inner: &Inner, row: &mut Sandbox, why: &wakeful_driver::Error) -
     let mut spent = row.clone();
     spent.state = State::Suspended(Memory::Spent);
     spent.checkpoint = None;
-    spent.updated_at = now();
+    spent.updated_at = inner.now();
     let event = event(&spent, EventType::CheckpointRejected, Cause::Recovery, None, Some(error_chain(why)));
     *row = swap(inner, spent, Some(&event)).await?;
     Ok(())
@@ -133,7 +133,7 @@ async fn commit(
     row.restored_memory = Some(restored);
     row.failure = None;
     row.checkpoint = None;
-    row.updated_at = now();
+    row.updated_at = inner.now();
     row.started_at = Some(row.updated_at);
     row.suspended_at = None;
     row.last_activity_at = row.updated_at;
@@ -149,7 +149,7 @@ async fn abandon(inner: &Arc<Inner>, row: Sandbox, cause: Cause, problem: Error)
     let detail = error_chain(&problem);
     let mut after = row.clone();
     after.transition = None;
-    after.updated_at = now();
+    after.updated_at = inner.now();
     if after.state == State::Suspended(Memory::Spent) {
         after.checkpoint = None;
     }
