@@ -33,11 +33,19 @@ pub enum Case {
     /// A daemon with a thousand sleepers.
     #[serde(rename = "suspended_1000")]
     Suspended1000,
+    /// A round trip between a program in the guest and one beyond the uplink, against a bare TAP.
+    UplinkLatency,
+    /// Bytes between the same two, both ways.
+    UplinkThroughput,
+    /// A small page of a service in the guest, through its preview, against a bare TAP.
+    PreviewLatency,
+    /// Large bodies between the same two, both ways.
+    PreviewThroughput,
 }
 
 impl Case {
     /// All, in the order in which they are measured and shown.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::CreateClone,
         Self::CreatePool,
         Self::ExecTrue,
@@ -48,7 +56,14 @@ impl Case {
         Self::WakeDirty100,
         Self::Burst100,
         Self::Suspended1000,
+        Self::UplinkLatency,
+        Self::UplinkThroughput,
+        Self::PreviewLatency,
+        Self::PreviewThroughput,
     ];
+    /// Those that need a network of their own.
+    pub(crate) const NETWORK: [Self; 4] =
+        [Self::UplinkLatency, Self::UplinkThroughput, Self::PreviewLatency, Self::PreviewThroughput];
 
     /// Its word.
     #[must_use]
@@ -64,6 +79,10 @@ impl Case {
             Self::WakeDirty100 => "wake_dirty_100",
             Self::Burst100 => "burst_100",
             Self::Suspended1000 => "suspended_1000",
+            Self::UplinkLatency => "uplink_latency",
+            Self::UplinkThroughput => "uplink_throughput",
+            Self::PreviewLatency => "preview_latency",
+            Self::PreviewThroughput => "preview_throughput",
         }
     }
 
@@ -78,19 +97,22 @@ impl Case {
             Self::WakeDirty100 => Some("at most 1.3x the bare engine, p99 under 500 ms"),
             Self::Burst100 => Some("no error, no leak, at least 0.8 of the bare engine's throughput"),
             Self::Suspended1000 => Some("under 60 MB, started within 1 s"),
-            Self::SuspendIdle256 | Self::SuspendDirty100 | Self::WakeIdle256 => None,
+            Self::UplinkLatency => Some("at most 0.5 ms above a bare TAP"),
+            Self::UplinkThroughput => Some("at least 0.8 of a bare TAP's, both ways"),
+            Self::PreviewLatency => Some("at most 2 ms above a bare TAP"),
+            Self::SuspendIdle256 | Self::SuspendDirty100 | Self::WakeIdle256 | Self::PreviewThroughput => None,
         }
     }
 
     /// How many pairs are measured.
     pub(crate) const fn pairs(self, effort: Effort) -> usize {
         match (self, effort) {
-            (Self::ExecTrue, Effort::Full) => 100,
+            (Self::ExecTrue | Self::UplinkLatency | Self::PreviewLatency, Effort::Full) => 100,
             (Self::CreateClone, Effort::Full) => 50,
             (Self::Burst100, Effort::Full) => 100,
             (Self::Suspended1000, Effort::Full) => 5,
             (_, Effort::Full) => 20,
-            (Self::ExecTrue | Self::Burst100, Effort::Quick) => 20,
+            (Self::ExecTrue | Self::Burst100 | Self::UplinkLatency | Self::PreviewLatency, Effort::Quick) => 20,
             (Self::CreateClone, Effort::Quick) => 8,
             (_, Effort::Quick) => 3,
         }
@@ -137,7 +159,7 @@ mod tests {
     fn a_verdict_rests_on_enough_pairs() {
         for case in Case::ALL {
             let least = match case {
-                Case::ExecTrue | Case::CreateClone => 50,
+                Case::ExecTrue | Case::CreateClone | Case::UplinkLatency | Case::PreviewLatency => 50,
                 Case::Suspended1000 => 3,
                 _ => 20,
             };

@@ -3,6 +3,7 @@
 //! ```text
 //!   server   a private daemon, this program itself      ┐ measured in turns: ours, bare, ours, bare, … so that
 //!   bare     the same engine without it                 ┘ whatever else the machine does is in both
+//!   site     namespaces for both: a world beyond the uplink, and a bare TAP
 //!   cases    what is measured        stats, report   medians of pairs against the targets
 //!   print    the bare engine's commands, for a shell
 //! ```
@@ -18,6 +19,7 @@ mod print;
 mod report;
 mod revive;
 mod server;
+mod site;
 pub mod stats;
 
 use std::path::PathBuf;

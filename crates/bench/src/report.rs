@@ -54,6 +54,8 @@ impl Row {
         let met = match case {
             Case::CreateClone => difference.map(|difference| difference <= 20.0),
             Case::ExecTrue => difference.map(|difference| difference <= 2.0),
+            Case::UplinkLatency => difference.map(|difference| difference <= 0.5),
+            Case::PreviewLatency => difference.map(|difference| difference <= 2.0),
             Case::WakeDirty100 => ratio.zip(slow_end).map(|(ratio, slow_end)| ratio <= 1.3 && slow_end < 500.0),
             _ => None,
         };
@@ -113,6 +115,10 @@ mod tests {
         assert_eq!(row(Case::WakeDirty100, &[130.0], &[100.0]).met, Some(true));
         assert_eq!(row(Case::WakeDirty100, &[131.0], &[100.0]).met, Some(false));
         assert_eq!(row(Case::WakeDirty100, &[501.0], &[500.0]).met, Some(false), "the slow end counts");
+        assert_eq!(row(Case::UplinkLatency, &[1.5], &[1.0]).met, Some(true));
+        assert_eq!(row(Case::UplinkLatency, &[1.6], &[1.0]).met, Some(false));
+        assert_eq!(row(Case::PreviewLatency, &[5.0], &[3.0]).met, Some(true));
+        assert_eq!(row(Case::PreviewLatency, &[5.1], &[3.0]).met, Some(false));
         assert_eq!(row(Case::WakeIdle256, &[5.0], &[1.0]).met, None);
         assert_eq!(follows_dirty_pages(&[60.0], &[50.0]), Some(true));
         assert_eq!(follows_dirty_pages(&[64.0], &[50.0]), Some(true));

@@ -145,6 +145,11 @@ impl Server {
         Client::new(&self.url, None).map_err(Error::call("reach the private daemon"))
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        self.url.trim_start_matches("http://").trim_end_matches('/')
+    }
+
     /// The process of a sandbox's engine.
     pub(crate) fn engine(&self, id: &str) -> Result<u32, Error> {
         let bare = id.strip_prefix("sbx_").unwrap_or(id);

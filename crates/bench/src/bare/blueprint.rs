@@ -32,6 +32,8 @@ pub(crate) enum Role {
     Kernel,
     /// Its first file system.
     Initramfs,
+    /// What its card is plugged into.
+    Tap,
 }
 
 /// A piece of a word.
@@ -56,6 +58,8 @@ pub(crate) struct Golden {
 pub(crate) struct Blueprint {
     /// Options, without the program.
     pub(crate) options: Vec<Vec<Piece>>,
+    /// More options, for a card that is plugged into something; empty if ours was not.
+    pub(crate) uplink: Vec<Vec<Piece>>,
     pub(crate) engine_dir: PathBuf,
     pub(crate) version: (u32, u32),
     pub(crate) base: PathBuf,
@@ -81,11 +85,13 @@ impl Blueprint {
         let (words, uid) = read().map_err(Error::io("read an engine's command line"))?;
         let first = words.iter().position(|word| word == FIRST_OPTION);
         let first = first.ok_or_else(|| Error::engine("be understood", "its command line has an unknown shape"))?;
-        let options = &unplugged(&words[first..]);
-        let (mut found, mut pieces) = (Vec::new(), Vec::new());
-        for (at, word) in options.iter().enumerate().filter(|(_, word)| !word.is_empty()) {
-            pieces.push(cut(word, options, at, &mut found)?);
-        }
+        let (options, uplink) = unplugged(&words[first..]);
+        let mut found = Vec::new();
+        let mut pieces = |words: &[String]| -> Result<Vec<Vec<Piece>>, Error> {
+            let each = words.iter().enumerate().filter(|(_, word)| !word.is_empty());
+            each.map(|(at, word)| cut(word, words, at, &mut found)).collect()
+        };
+        let (options, uplink) = (pieces(&options)?, pieces(&uplink)?);
         // An engine closes what it was given as a set and goes on with copies: a file is known by its name.
         let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let open: Vec<PathBuf> = open.filter_map(|fd| fs::read_link(fd.path()).ok()).collect();
@@ -104,7 +110,8 @@ impl Blueprint {
         // Its group is the one that may map it.
         let gid = fs::metadata(&memory).map_err(Error::io("look at an engine's memory"))?.gid();
         Ok(Self {
-            options: pieces,
+            options,
+            uplink,
             version: version(&engine_dir),
             engine_dir,
             base: file(&["base.ext4"]).ok_or_else(|| missing("base"))?,
@@ -157,14 +164,16 @@ fn version(engine_dir: &Path) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Without what the card is plugged into, which is one slot's own: the card itself is the same with and without.
-fn unplugged(words: &[String]) -> Vec<String> {
+/// All but what the card is plugged into, and that: the card itself is the same with and without.
+fn unplugged(words: &[String]) -> (Vec<String>, Vec<String>) {
     let uplink = |at: usize| {
         words[at] == "-netdev"
             && words.get(at + 1).is_some_and(|word| word.starts_with("tap,") || word.contains("netdev=tap"))
     };
     let kept = |at: &usize| !uplink(*at) && !at.checked_sub(1).is_some_and(uplink);
-    (0..words.len()).filter(kept).map(|at| words[at].clone()).collect()
+    let (kept, rest): (Vec<usize>, Vec<usize>) = (0..words.len()).partition(kept);
+    let all = |places: Vec<usize>| places.into_iter().map(|at| words[at].clone()).collect();
+    (all(kept), all(rest))
 }
 
 /// Cuts a word at its descriptors.
@@ -203,6 +212,7 @@ fn role(word: &str, options: &[String], at: usize) -> Option<Role> {
         "-initrd" => Some(Role::Initramfs),
         "-chardev" if word.contains("id=agent") => Some(Role::Agent),
         "-chardev" if word.contains("id=qmp") => Some(Role::Monitor),
+        "-netdev" if word.starts_with("tap,") => Some(Role::Tap),
         "-object" if word.starts_with("memory-backend-file") => Some(Role::Memory),
         "-add-fd" => {
             let set = format!("/dev/fdset/{}", word.split_once("set=")?.1);
@@ -226,7 +236,12 @@ mod tests {
     fn the_card_stays_and_its_uplink_goes() {
         let words = ["-netdev", "hubport,id=n,hubid=0", "-netdev", "tap,id=tap,fd=3", "-netdev"];
         let words = words.into_iter().chain(["hubport,id=uplink,hubid=0,netdev=tap", "-S"]).map(str::to_owned);
-        assert_eq!(unplugged(&words.collect::<Vec<_>>()), ["-netdev", "hubport,id=n,hubid=0", "-S"]);
+        let (kept, uplink) = unplugged(&words.collect::<Vec<_>>());
+        assert_eq!(kept, ["-netdev", "hubport,id=n,hubid=0", "-S"]);
+        assert_eq!(uplink, ["-netdev", "tap,id=tap,fd=3", "-netdev", "hubport,id=uplink,hubid=0,netdev=tap"]);
+        let uplink: Vec<&str> = uplink.iter().map(String::as_str).collect();
+        let again = Blueprint::render(&all(&uplink).expect("a TAP"), |role| (String::new(), format!("<{role:?}>")));
+        assert_eq!(again[1], "tap,id=tap,fd=<Tap>");
     }
 
     #[test]
@@ -265,7 +280,7 @@ mod tests {
 
     #[test]
     fn what_nobody_knows_is_refused() {
-        assert!(all(&["-netdev", "tap,id=n,fd=13"]).is_err());
+        assert!(all(&["-device", "vhost-vsock-device,vhostfd=13"]).is_err());
         let plain = all(&["-blockdev", "file.filename=/dev/fdset/1"]).expect("plain");
         assert_eq!(plain[1], [Piece::Text("file.filename=/dev/fdset/1".into())]);
     }

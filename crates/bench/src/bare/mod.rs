@@ -11,13 +11,15 @@ mod qmp;
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{SeekFrom, copy_file_range, seek};
 use tokio::net::UnixStream;
-use wakeful_guest_client::{Exec, Guest};
+use wakeful_guest_client::{Exec, Guest, Tunnel};
 
 pub(crate) use blueprint::{Blueprint, Golden, Piece, Role};
 pub(crate) use process::{SPAWN, process_uses};
@@ -40,6 +42,8 @@ pub(crate) struct Bare {
     pub(crate) dir: PathBuf,
     /// Where their sockets are: such paths must be short.
     pub(crate) run: PathBuf,
+    /// What their card is plugged into. One at a time can have it.
+    pub(crate) tap: Option<Arc<OwnedFd>>,
 }
 
 /// A sandbox without a daemon: one engine, or the files that it left.
@@ -68,7 +72,7 @@ impl Bare {
             sparse_copy(&bare.golden.dir.join("overlay.ext4"), &place.join("overlay.ext4"))
                 .map_err(Error::io("copy a bare sandbox's disk"))?;
             let run = bare.run.join(place.file_name().unwrap_or_default());
-            let process = Process::start(&bare.blueprint, &bare.blueprint.memory, &place, &run)?;
+            let process = Process::start(&bare, &place, &run)?;
             let mut qmp = process.monitor()?;
             let state = File::open(bare.golden.dir.join("dev.state")).map_err(Error::io("open a golden state"))?;
             qmp.load(state.as_fd(), bare.blueprint.version)?;
@@ -108,6 +112,13 @@ impl Sandbox {
             return Ok(());
         }
         Err(Error::Command { command: program.to_owned(), exit_code: output.exit_code })
+    }
+
+    /// A connection to a port on the guest's loopback, through the agent.
+    pub(crate) async fn tunnel(&self, port: u16) -> Result<Tunnel, Error> {
+        let live = self.live.as_ref().ok_or_else(|| Error::engine("open a tunnel", "it sleeps"))?;
+        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        live.guest.tunnel(target, FIRST_ANSWER).await.map_err(Error::guest("open a tunnel"))
     }
 
     /// Quiesce, stop, state and dirty pages to disk, all synced and renamed; then the engine goes.
@@ -161,7 +172,7 @@ impl Sandbox {
             let failed = || Error::io("read a bare checkpoint");
             let checkpoint = dir.join("checkpoint");
             let run = bare.run.join(dir.file_name().unwrap_or_default());
-            let process = Process::start(&bare.blueprint, &bare.blueprint.memory, &dir, &run)?;
+            let process = Process::start(&bare, &dir, &run)?;
             let diff = File::open(checkpoint.join("mem.diff")).map_err(failed())?;
             let state = File::open(checkpoint.join("dev.state")).map_err(failed())?;
             // Pages go in while the engine is still starting; all must be in before the load.

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use super::qmp::Qmp;
-use super::{Blueprint, Role};
+use super::{Bare, Blueprint, Role};
 use crate::Error;
 
 /// Held while descriptors can be inherited: whoever else starts a process must not get them.
@@ -25,9 +25,9 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts an engine over `memory` and the disk in `data`; sockets and output go to `run`.
-    pub(crate) fn start(blueprint: &Blueprint, memory: &Path, data: &Path, run: &Path) -> Result<Self, Error> {
-        spawn(blueprint, memory, data, run)
+    /// Starts an engine over its memory and the disk in `data`; sockets and output go to `run`.
+    pub(crate) fn start(bare: &Bare, data: &Path, run: &Path) -> Result<Self, Error> {
+        spawn(&bare.blueprint, bare.tap.as_deref(), data, run)
             .map(|child| Self { child: Some(child), run: run.to_owned() })
             .map_err(Error::io("start a bare engine"))
     }
@@ -67,7 +67,7 @@ impl Drop for Process {
     }
 }
 
-fn spawn(blueprint: &Blueprint, memory: &Path, data: &Path, run: &Path) -> io::Result<Child> {
+fn spawn(blueprint: &Blueprint, tap: Option<&OwnedFd>, data: &Path, run: &Path) -> io::Result<Child> {
     fs::create_dir(run)?;
     fs::set_permissions(run, Permissions::from_mode(0o700))?;
     let output = File::create(run.join("output"))?;
@@ -75,29 +75,34 @@ fn spawn(blueprint: &Blueprint, memory: &Path, data: &Path, run: &Path) -> io::R
     let listen = |name: &str| UnixListener::bind(run.join(name)).map(OwnedFd::from);
     let open = |path: &Path| File::open(path).map(OwnedFd::from);
     let overlay = File::options().read(true).write(true).open(data.join("overlay.ext4"))?;
-    let fds = BTreeMap::from([
+    let mut fds = BTreeMap::from([
         (Role::Engine, open(&blueprint.engine_dir)?),
-        (Role::Memory, open(memory)?),
+        (Role::Memory, open(&blueprint.memory)?),
         (Role::Base, open(&blueprint.base)?),
         (Role::Overlay, OwnedFd::from(overlay)),
         (Role::Agent, listen("agent")?),
         (Role::Monitor, listen("qmp")?),
     ]);
+    if let Some(tap) = tap {
+        fds.insert(Role::Tap, tap.try_clone()?);
+    }
     for fd in fds.values() {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
     }
     let number = |role: Role| fds.get(&role).map_or(-1, AsRawFd::as_raw_fd);
     let dir = format!("/proc/self/fd/{}", number(Role::Engine));
-    let options = Blueprint::render(&blueprint.options, |role| {
+    let place = |role| {
         let number = number(role);
         (format!("/proc/self/fd/{number}"), number.to_string())
-    });
+    };
+    let uplink = if tap.is_some() { blueprint.uplink.as_slice() } else { &[] };
     Command::new(format!("{dir}/lib/ld-linux-x86-64.so.2"))
         .args(["--inhibit-cache", "--library-path"])
         .arg(format!("{dir}/lib"))
         .arg(format!("{dir}/bin/qemu-system-x86_64"))
         .args(["-L", &format!("{dir}/share")])
-        .args(options)
+        .args(Blueprint::render(&blueprint.options, place))
+        .args(Blueprint::render(uplink, place))
         .env_clear()
         .env("QEMU_MODULE_DIR", format!("{dir}/modules"))
         .env("LC_ALL", "C")

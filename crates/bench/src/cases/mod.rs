@@ -3,6 +3,7 @@
 mod burst;
 mod create;
 mod exec;
+mod network;
 mod sleep;
 mod sleepers;
 
@@ -33,6 +34,20 @@ pub(crate) struct Bench<'a> {
 
 pub(crate) async fn run(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<Vec<Row>, Error> {
     let wanted = |case: Case| options.cases.is_empty() || options.cases.contains(&case);
+    let mut rows = Vec::new();
+    if Case::ALL.into_iter().any(|case| wanted(case) && !Case::NETWORK.contains(&case)) {
+        rows.extend(local(options, tell, &wanted).await?);
+    }
+    let network: Vec<Case> = Case::NETWORK.into_iter().filter(|case| wanted(*case)).collect();
+    if !network.is_empty() {
+        rows.extend(network::measure(options, tell, network).await?);
+    }
+    rows.sort_by_key(|row| row.case);
+    Ok(rows)
+}
+
+/// What needs no network.
+async fn local(options: &Options, tell: &dyn Fn(&str, f32), wanted: &dyn Fn(Case) -> bool) -> Result<Vec<Row>, Error> {
     let bench = Bench::open(options, tell).await?;
     let mut rows = Vec::new();
     if wanted(Case::CreateClone) {
@@ -45,15 +60,14 @@ pub(crate) async fn run(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<V
     if wanted(Case::ExecTrue) {
         rows.push(exec::true_(&bench).await?);
     }
-    rows.extend(sleep::idle(&bench, &wanted).await?);
-    rows.extend(sleep::dirty(&bench, &wanted).await?);
+    rows.extend(sleep::idle(&bench, wanted).await?);
+    rows.extend(sleep::dirty(&bench, wanted).await?);
     if wanted(Case::Burst100) {
         rows.push(burst::burst(&bench).await?);
     }
     if wanted(Case::Suspended1000) {
         rows.push(sleepers::suspended(&bench).await?);
     }
-    rows.sort_by_key(|row| row.case);
     Ok(rows)
 }
 
@@ -120,7 +134,8 @@ impl<'a> Bench<'a> {
         self.destroy(id_of(&made)).await?;
         let golden = golden.unwrap_or_else(|_| Err(Error::engine("be understood", "it is not there")));
         let blueprint = found?;
-        Ok(Bare { blueprint, golden: golden?, dir: self.server.scratch("bare")?, run: self.server.sockets()? })
+        let (dir, run) = (self.server.scratch("bare")?, self.server.sockets()?);
+        Ok(Bare { blueprint, golden: golden?, dir, run, tap: None })
     }
 
     /// The same of an engine that was booted: one that wakes from its disk alone.
