@@ -1,14 +1,13 @@
 //! A service in the guest: ours on loopback, through its preview; the other's at its card, over the TAP.
 //!
 //! The preview's way is another one: the daemon, then HTTP/2 over virtio-serial to the agent, then a connection of its
-//! own for each request. How much of that is the way and not the daemon shows the same request through the agent's
-//! tunnel on the bare engine.
+//! own for each request. How much of that is the way and not the daemon is shown by the same request through the agent's
+//! tunnel on the bare engine, in a tunnel of its own and in one that stays open.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use wakeful_guest_client::Tunnel;
 
 use super::http::Http;
 use super::{PATIENCE, Two, WARM, Ways, soon};
@@ -21,7 +20,7 @@ const PROGRAM: &str = include_str!("pages.pl");
 const PORT: u16 = 3000;
 const SMALL: usize = 100;
 /// A body that is sent.
-const LARGE: usize = 8 << 20;
+const LARGE: usize = 2 << 20;
 
 pub(super) async fn measure(two: &Two<'_>, cases: &[Case]) -> Result<Vec<Row>, Error> {
     let port = PORT.to_string();
@@ -77,25 +76,30 @@ async fn page<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(http: &mu
 }
 
 async fn latency(two: &Two<'_>, ours: &mut Http<TcpStream>, bare: &mut Http<TcpStream>) -> Result<Row, Error> {
-    let by_channel = async || -> Result<(), Error> {
-        let tunnel: Tunnel = two.bare.tunnel(PORT).await?;
-        page(&mut Http::new(tunnel, "bare".to_owned())).await
-    };
+    let tunnel = async || Ok::<_, Error>(Http::new(two.bare.tunnel(PORT).await?, "bare".to_owned()));
+    let by_channel = async || page(&mut tunnel().await?).await;
+    let mut open = tunnel().await?;
     for _ in 0..WARM {
         page(ours).await?;
         page(bare).await?;
         by_channel().await?;
+        page(&mut open).await?;
     }
-    let (mut pairs, mut channel, n) = (Pairs::default(), Vec::new(), two.bench.pairs(Case::PreviewLatency));
+    let (mut pairs, n) = (Pairs::default(), two.bench.pairs(Case::PreviewLatency));
+    let (mut channel, mut kept) = (Vec::new(), Vec::new());
     for round in 0..n {
         two.bench.tell(Case::PreviewLatency, round, n);
         pairs.ours.push(timed(page(ours)).await?.0);
         pairs.engine.push(timed(page(bare)).await?.0);
         channel.push(timed(by_channel()).await?.0);
+        kept.push(timed(page(&mut open)).await?.0);
     }
     let above = paired(&pairs.ours, &channel, |ours, channel| ours - channel);
     let row = Row::of(Case::PreviewLatency, &two.bench.runtime, &pairs);
-    Ok(row.with("agent_channel_ms", median(&channel).map(rounded)).with("above_channel_ms", above.map(rounded)))
+    Ok(row
+        .with("engine_tunnel_ms", median(&channel).map(rounded))
+        .with("engine_open_tunnel_ms", median(&kept).map(rounded))
+        .with("above_tunnel_ms", above.map(rounded)))
 }
 
 async fn throughput(two: &Two<'_>, ours: &mut Http<TcpStream>, bare: &mut Http<TcpStream>) -> Result<Row, Error> {

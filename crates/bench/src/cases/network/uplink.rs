@@ -12,7 +12,7 @@ use crate::{Case, Error, Row};
 
 const PROGRAM: &str = include_str!("peer.pl");
 /// So many bytes are sent at a time.
-const BYTES: usize = 8 << 20;
+const BYTES: usize = 4 << 20;
 const CHUNK: usize = 64 << 10;
 
 /// The program in the guest, as the outside sees it.
