@@ -70,10 +70,44 @@ fn a_quick_look_has_the_promised_shape_and_leaves_nothing() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_network_is_measured_and_leaves_nothing() -> Result<()> {
+    let data = prepared()?;
+    let cases = ["uplink_latency", "uplink_throughput", "preview_latency", "preview_throughput"];
+    let out = bench(data.path()).args(["--quick", "--json", "--case"]).args(cases).output()?;
+    ensure!(out.status.code() == Some(0), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr));
+    let rows: Value = serde_json::from_slice(&out.stdout)?;
+    let rows = rows.as_array().context("an array")?;
+    assert_eq!(rows.iter().filter_map(|row| row["case"].as_str()).collect::<Vec<_>>(), cases);
+    for row in rows {
+        ensure!(row["skipped"].is_null() && row["n"].as_u64() >= Some(3), "{row}");
+        ensure!(row["met"].is_boolean() == row["target"].is_string(), "{row}");
+        for side in ["ours_ms", "engine_ms"] {
+            ensure!(row[side]["p50"].as_f64() > Some(0.0), "{side} of {row}");
+        }
+    }
+    for name in ["ours_out_mb_s", "engine_out_mb_s", "out_ratio", "ours_in_mb_s", "engine_in_mb_s", "in_ratio"] {
+        for row in [&rows[1], &rows[3]] {
+            ensure!(row["detail"][name].as_f64() > Some(0.0), "{name} of {row}");
+        }
+    }
+    ensure!(left(data.path()).is_empty(), "left: {:?}", left(data.path()));
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_interrupted_run_leaves_nothing() -> Result<()> {
+    interrupted(&[]).await
+}
+
+#[tokio::test]
+async fn an_interrupted_network_leaves_nothing() -> Result<()> {
+    interrupted(&["--case", "uplink_latency"]).await
+}
+
+async fn interrupted(args: &[&str]) -> Result<()> {
     let data = prepared()?;
-    let mut child = bench(data.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let mut child = bench(data.path()).args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let (began, soon) = (Instant::now(), Duration::from_secs(60));
     // Until an engine runs, which is in the middle of it.
     let engines = || left(data.path()).len() > 2;
