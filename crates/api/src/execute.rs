@@ -245,6 +245,7 @@ mod tests {
             max_exec_timeout: Duration::from_secs(300),
             disk_mb: 2048,
             tombstone: Duration::from_secs(86400),
+            limit_awake: None,
             upload_bytes: 104_857_600,
             limit_sandboxes: None,
             limit_memory_mb: None,

@@ -191,6 +191,7 @@ fn defaults(config: &Config) -> Defaults {
         disk_mb: given.disk_mb,
         tombstone: given.tombstone.0,
         upload_bytes: config.limits.upload_bytes,
+        limit_awake: config.limits.awake.map(|span| span.0),
         limit_sandboxes: config.limits.sandboxes.map(u64::from),
         limit_memory_mb: config.limits.memory_mb.or_else(|| host_memory_mb().map(|mb| mb * OVERCOMMIT)),
     }

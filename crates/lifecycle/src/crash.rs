@@ -1,20 +1,28 @@
 //! Places at which a test can end the daemon, or an engine, as a power cut would.
 //!
 //! `WAKEFUL_CRASH_AT=suspend.saved` sends SIGKILL to this process when it gets there; `wake.spent:engine` to the engine.
-//! A place that nobody names costs one comparison.
+//! `suspend.saved:wait` stays there for two seconds, so that others can come between. A place that nobody names costs one
+//! comparison.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use wakeful_driver::Engine;
 
 static PLACE: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("WAKEFUL_CRASH_AT").ok());
 
+/// How long one stays.
+const STAY: Duration = Duration::from_secs(2);
+
 /// Ends this process if it is to end here.
 pub(crate) fn point(name: &str) {
-    if PLACE.as_deref() == Some(name) {
+    let Some(rest) = PLACE.as_deref().and_then(|place| place.strip_prefix(name)) else { return };
+    match rest {
         // Nothing runs after this: that is what is being tested.
-        let _ = kill_process(getpid(), Signal::KILL);
+        "" => drop(kill_process(getpid(), Signal::KILL)),
+        ":wait" => tokio::task::block_in_place(|| std::thread::sleep(STAY)),
+        _ => {}
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is due next: leases, the last hour, idleness. Pure, so that no test has to wait for a deadline.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use wakeful_model::{Cause, Fact, OnExpiry, Sandbox, State};
 
@@ -14,8 +16,8 @@ pub(crate) struct Deadline {
     pub(crate) cause: Cause,
 }
 
-/// The earliest deadline of a sandbox that nobody uses (`unused`) or somebody does.
-pub(crate) fn next(row: &Sandbox, unused: bool) -> Option<Deadline> {
+/// The earliest deadline of a sandbox that nobody uses (`unused`) or somebody does, where one may run for `most` on end.
+pub(crate) fn next(row: &Sandbox, unused: bool, most: Option<Duration>) -> Option<Deadline> {
     let policy = &row.policy;
     let running = row.state == State::Running;
     let lease = policy.expires_at.and_then(|at| match policy.on_expiry {
@@ -29,7 +31,13 @@ pub(crate) fn next(row: &Sandbox, unused: bool) -> Option<Deadline> {
         fact: Fact::IdleElapsed,
         cause: Cause::Idle,
     });
-    let due = [lease, hard, idle].into_iter().flatten().min_by_key(|deadline| deadline.at);
+    let awake_since = row.started_at.filter(|_| running);
+    let tired = awake_since.zip(most).and_then(|(since, most)| since.checked_add(most).ok()).map(|at| Deadline {
+        at,
+        fact: Fact::IdleElapsed,
+        cause: Cause::Timeout,
+    });
+    let due = [lease, hard, idle, tired].into_iter().flatten().min_by_key(|deadline| deadline.at);
     due.filter(|_| row.state != State::Destroyed)
 }
 
@@ -95,7 +103,7 @@ pub(crate) mod tests {
     #[test]
     fn a_lease_counts_in_every_state_but_the_last() {
         for state in State::ALL {
-            let found = next(&row(state, |policy| policy.expires_at = Some(at(7))), true);
+            let found = next(&row(state, |policy| policy.expires_at = Some(at(7))), true, None);
             let lease = Deadline { at: at(7), fact: Fact::LeaseEnded, cause: Cause::Timeout };
             assert_eq!(found, (state != State::Destroyed).then_some(lease), "{state:?}");
         }
@@ -105,9 +113,23 @@ pub(crate) mod tests {
     fn idleness_counts_only_while_it_runs_and_nobody_uses_it() {
         let idle = |policy: &mut Policy| policy.idle_timeout = Some(SignedDuration::from_secs(10));
         let due = Deadline { at: at(110), fact: Fact::IdleElapsed, cause: Cause::Idle };
-        assert_eq!(next(&row(State::Running, idle), true), Some(due));
-        assert_eq!(next(&row(State::Running, idle), false), None);
-        assert_eq!(next(&row(State::Suspended(Memory::Kept), idle), true), None);
+        assert_eq!(next(&row(State::Running, idle), true, None), Some(due));
+        assert_eq!(next(&row(State::Running, idle), false, None), None);
+        assert_eq!(next(&row(State::Suspended(Memory::Kept), idle), true, None), None);
+    }
+
+    #[test]
+    fn running_on_end_has_an_end_that_a_wake_puts_off() {
+        let most = Some(Duration::from_secs(50));
+        let mut running = row(State::Running, |_| ());
+        running.started_at = Some(at(200));
+        let tired = Deadline { at: at(250), fact: Fact::IdleElapsed, cause: Cause::Timeout };
+        assert_eq!(next(&running, false, most), Some(tired), "also while it is used");
+        assert_eq!(next(&running, false, None), None);
+        running.started_at = Some(at(240));
+        assert_eq!(next(&running, true, most).map(|due| due.at), Some(at(290)));
+        running.state = State::Suspended(Memory::Kept);
+        assert_eq!(next(&running, true, most), None);
     }
 
     #[test]
@@ -119,8 +141,8 @@ pub(crate) mod tests {
             policy.hard_expires_at = Some(at(300));
         };
         let lease = Deadline { at: at(105), fact: Fact::IdleElapsed, cause: Cause::Timeout };
-        assert_eq!(next(&row(State::Running, all), true), Some(lease));
+        assert_eq!(next(&row(State::Running, all), true, None), Some(lease));
         let hard = Deadline { at: at(300), fact: Fact::LeaseEnded, cause: Cause::HardTtl };
-        assert_eq!(next(&row(State::Suspended(Memory::Spent), all), true), Some(hard));
+        assert_eq!(next(&row(State::Suspended(Memory::Spent), all), true, None), Some(hard));
     }
 }

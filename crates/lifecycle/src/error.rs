@@ -118,6 +118,9 @@ pub enum Error {
     /// It was in transition for too long.
     #[error("{0} is busy")]
     Busy(SandboxId),
+    /// An operation that nobody asked for gave way. No caller gets to see it.
+    #[error("called off: it is needed")]
+    CalledOff,
     /// The wake took too long or failed for a passing reason.
     #[error("{id} did not wake: {detail}")]
     WakeFailed {
@@ -212,7 +215,7 @@ impl Error {
             Self::Failed { .. } => Code::SandboxFailed,
             Self::Unresponsive { .. } => Code::GuestUnresponsive,
             Self::IdempotencyMismatch => Code::IdempotencyMismatch,
-            Self::Busy(_) | Self::KeyBusy => Code::Busy,
+            Self::Busy(_) | Self::KeyBusy | Self::CalledOff => Code::Busy,
             Self::WakeFailed { .. } => Code::WakeTimeout,
             Self::DiskFull { .. } => Code::DiskFull,
             Self::InsufficientCapacity { .. } => Code::InsufficientCapacity,
@@ -250,6 +253,7 @@ impl Error {
             Self::DiskFull { .. } | Self::InsufficientCapacity { .. } | Self::QuotaExceeded { .. } => Kind::Exhausted,
             Self::Unresponsive { .. }
             | Self::Busy(_)
+            | Self::CalledOff
             | Self::KeyBusy
             | Self::WakeFailed { .. }
             | Self::RuntimeUnavailable(_)

@@ -56,6 +56,8 @@ pub struct Defaults {
     pub tombstone: Duration,
     /// Largest upload.
     pub upload_bytes: u64,
+    /// How long a sandbox may run on end before it is suspended.
+    pub limit_awake: Option<Duration>,
     /// Most sandboxes on this host.
     pub limit_sandboxes: Option<u64>,
     /// Most guest memory of running sandboxes on this host, in MiB.

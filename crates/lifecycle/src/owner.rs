@@ -19,6 +19,7 @@ use crate::{Error, guest, ops, tenants};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use wakeful_driver::{Engine, Exit};
 use wakeful_guest_client::Guest;
@@ -112,6 +113,16 @@ impl Plan {
     }
 }
 
+/// What is under way.
+struct Operation {
+    plan: Plan,
+    /// It gives way to whoever needs the sandbox: idleness alone is its cause.
+    yields: bool,
+    /// Calls it off, while that is possible.
+    off: CancellationToken,
+    task: JoinHandle<Finished>,
+}
+
 struct Waiter {
     ask: Ask,
     reply: ReplyTo,
@@ -145,7 +156,7 @@ pub(crate) struct Owner {
     inner: Arc<Inner>,
     row: Sandbox,
     held: Held,
-    operation: Option<(Plan, JoinHandle<Finished>)>,
+    operation: Option<Operation>,
     waiters: Vec<Waiter>,
     uses: Uses,
     /// What the guest does of itself.
@@ -224,7 +235,7 @@ impl Owner {
         let due = self.next_deadline().map(|deadline| deadline.at);
         tokio::select! {
             biased;
-            finished = async { (&mut self.operation.as_mut().expect("guarded").1).await }, if busy => Happening::Finished(finished),
+            finished = async { (&mut self.operation.as_mut().expect("guarded").task).await }, if busy => Happening::Finished(finished),
             exit = async { engine.as_ref().expect("guarded").exited().await }, if engine.is_some() => Happening::EngineEnded(exit),
             row = async { self.compaction.as_mut().expect("guarded").finished().await }, if self.compaction.is_some() => Happening::Compacted(row),
             Some(told) = news.recv() => Happening::News(told),
@@ -237,7 +248,7 @@ impl Owner {
     }
 
     fn under_way(&self) -> Option<Op> {
-        self.operation.as_ref().map(|(plan, _)| plan.op())
+        self.operation.as_ref().map(|operation| operation.plan.op())
     }
 
     // ---- asks
@@ -255,6 +266,13 @@ impl Owner {
             Ask::Patch { .. } => machine::Ask::Change,
             Ask::Destroy { .. } => machine::Ask::Destroy,
         };
+        if let Some(operation) = &mut self.operation {
+            if operation.yields && machine::calls_off(question, operation.plan.op()) {
+                operation.off.cancel();
+            }
+            // From here on somebody did ask for it.
+            operation.yields &= !matches!(ask, Ask::Suspend { .. });
+        }
         match decide(self.row.state, self.under_way(), question) {
             Verdict::Start(op) => {
                 let plan = match (&ask, op) {
@@ -406,12 +424,14 @@ impl Owner {
         info!(sandbox_id = %self.row.id, op = %plan.op(), cause = %plan.cause(), "operation begins");
         self.busy.forget();
         let held = std::mem::take(&mut self.held);
-        let operation = ops::run(Arc::clone(&self.inner), self.row.clone(), held, plan.clone());
-        self.operation = Some((plan, self.inner.tasks.spawn(operation)));
+        let off = CancellationToken::new();
+        let operation = ops::run(Arc::clone(&self.inner), self.row.clone(), held, plan.clone(), off.clone());
+        let yields = automatic && plan.cause() == Cause::Idle;
+        self.operation = Some(Operation { plan, yields, off, task: self.inner.tasks.spawn(operation) });
     }
 
     async fn on_finished(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
-        let (plan, _) = self.operation.take().expect("an operation has just finished");
+        let Operation { plan, .. } = self.operation.take().expect("an operation has just finished");
         let result = match finished {
             Ok(finished) => {
                 self.row = Sandbox {
@@ -431,6 +451,9 @@ impl Owner {
             Ok(()) => {
                 info!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), "operation done");
             }
+            Err(error) if matches!(**error, Error::CalledOff) => {
+                info!(sandbox_id = %self.row.id, op = %plan.op(), "operation called off: it is needed");
+            }
             Err(error) => {
                 self.quiet_until = self.inner.now().checked_add(AUTOMATIC_RETRY).unwrap_or(Timestamp::MAX);
                 warn!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), error = error_chain(&**error), "operation failed");
@@ -441,7 +464,9 @@ impl Owner {
         }
         // Whoever is answered next looks at what others see.
         self.publish();
-        if let Err(error) = &result {
+        if let Err(error) = &result
+            && !matches!(**error, Error::CalledOff)
+        {
             self.answer_bound(error);
         }
         if let (Ok(()), Plan::Suspend { .. }) = (&result, &plan) {
@@ -538,7 +563,8 @@ impl Owner {
         if self.operation.is_some() {
             return None;
         }
-        let next = deadline::next(&self.row, self.uses.is_empty() && self.busy.is_quiet())?;
+        let unused = self.uses.is_empty() && self.busy.is_quiet();
+        let next = deadline::next(&self.row, unused, self.inner.defaults.limit_awake)?;
         Some(Deadline { at: next.at.max(self.quiet_until), ..next })
     }
 

@@ -171,6 +171,17 @@ pub enum Refusal {
     WakeInProgress,
 }
 
+/// Whether an ask calls off an operation that nobody asked for, instead of waiting for what it leads to. Not for one that
+/// somebody did ask for, and not for one that is committed.
+#[must_use]
+pub const fn calls_off(ask: Ask, under_way: Op) -> bool {
+    match (ask, under_way) {
+        (Ask::Access { .. } | Ask::Wake { .. } | Ask::Keepalive, Op::Suspend) => true,
+        (Ask::Access { .. } | Ask::Wake { .. } | Ask::Keepalive, Op::Create | Op::Wake | Op::Destroy)
+        | (Ask::Suspend | Ask::Change | Ask::Destroy, _) => false,
+    }
+}
+
 /// Decides what an ask means now.
 #[must_use]
 pub const fn decide(at: State, under_way: Option<Op>, ask: Ask) -> Verdict {

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use wakeful_api::ApiConfig;
 use wakeful_client::Client;
 use wakeful_driver::Driver;
-use wakeful_lifecycle::{Config, Defaults, Layout, Lifecycle, Runtime, RuntimeInfo};
+use wakeful_lifecycle::{Clock, Config, Defaults, Layout, Lifecycle, Runtime, RuntimeInfo};
 use wakeful_model::{
     Egress, OnExpiry, Policy, Sandbox, SandboxId, State, Template, TemplateId, TemplateSource, TemplateStatus,
 };
@@ -75,8 +75,14 @@ impl Server {
         store.insert_template(&tools).await.unwrap();
         store.insert_sandbox(&Sandbox { tenant: "acme".into(), ..destroyed(&theirs) }, None).await.unwrap();
         let layout = Layout::new(data, run);
-        let wired =
-            Config { layout, store: Arc::new(store), runtime: Arc::new(NoEngine), defaults: defaults(), network: None };
+        let wired = Config {
+            layout,
+            store: Arc::new(store),
+            runtime: Arc::new(NoEngine),
+            defaults: defaults(),
+            network: None,
+            clock: Clock::default(),
+        };
         let lifecycle = Lifecycle::start(wired).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -144,6 +150,7 @@ fn defaults() -> Defaults {
         max_exec_timeout: Duration::from_secs(300),
         disk_mb: 2048,
         tombstone: Duration::from_secs(86400),
+        limit_awake: None,
         upload_bytes: 1 << 20,
         limit_sandboxes: None,
         limit_memory_mb: None,

@@ -193,13 +193,16 @@ pub struct Limits {
     /// Disk of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u64>,
+    /// How long a sandbox may run on end; it is suspended then, and a wake counts anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub awake: Option<Span>,
     /// The largest file that can be put.
     pub upload_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes: None, memory_mb: None, disk_mb: None, upload_bytes: 104_857_600 }
+        Self { sandboxes: None, memory_mb: None, disk_mb: None, awake: None, upload_bytes: 104_857_600 }
     }
 }
 
@@ -210,6 +213,7 @@ impl Limits {
             ("limits.sandboxes", some(self.sandboxes == Some(0))),
             ("limits.memory_mb", some(self.memory_mb == Some(0))),
             ("limits.disk_mb", some(self.disk_mb == Some(0))),
+            ("limits.awake", some(self.awake.is_some_and(|awake| awake.0.is_zero()))),
             ("limits.upload_bytes", some(self.upload_bytes == 0)),
         ]
     }

@@ -8,6 +8,7 @@ mod wake;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio_util::sync::CancellationToken;
 use wakeful_driver::Machine;
 use wakeful_model::{Cause, Event, EventType, Sandbox};
 use wakeful_store::Swap;
@@ -20,15 +21,19 @@ pub(crate) use suspend::Checkpoint;
 pub(crate) use wake::remove_stale_images;
 
 /// Runs an operation to its end, whatever its caller does.
-pub(crate) async fn run(inner: Arc<Inner>, row: Sandbox, held: Held, plan: Plan) -> Finished {
+///
+/// `off` calls it off where it has not been asked for and is not committed yet; it ends with [`Error::CalledOff`] then.
+pub(crate) async fn run(inner: Arc<Inner>, row: Sandbox, held: Held, plan: Plan, off: CancellationToken) -> Finished {
     let (op, began) = (plan.op(), Instant::now());
     let finished = match plan {
         Plan::Create => create::run(&inner, row).await,
-        Plan::Suspend { memory, cause } => suspend::run(&inner, row, held, memory, cause).await,
+        Plan::Suspend { memory, cause } => suspend::run(&inner, row, held, memory, cause, &off).await,
         Plan::Wake { cause } => wake::run(&inner, row, cause).await,
         Plan::Destroy { cause } => destroy::run(&inner, row, held, cause).await,
     };
-    inner.metrics.operation(op, began.elapsed(), finished.result.as_ref().err().map(Error::code));
+    if !matches!(finished.result, Err(Error::CalledOff)) {
+        inner.metrics.operation(op, began.elapsed(), finished.result.as_ref().err().map(Error::code));
+    }
     finished
 }
 

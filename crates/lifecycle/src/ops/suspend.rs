@@ -4,12 +4,14 @@
 //! directory, all synced → rename → **one database write commits** → engine killed.
 //!
 //! Before the commit the engine is alive and stopped: every failure, and every crash (`recover` adopts it), lets it run
-//! on. After the commit only the files are true, and a crash leaves an engine that `recover` reaps.
+//! on. So does an access, if nobody asked for the suspend. After the commit only the files are true, and a crash leaves an
+//! engine that `recover` reaps.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 use wakeful_driver::{Engine, Image};
 use wakeful_model::{Cause, EventType, Fact, Failure, Memory, Outcome, Sandbox, State, machine::Bootable, observe};
@@ -55,15 +57,25 @@ impl Checkpoint {
     }
 }
 
-pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, memory: bool, cause: Cause) -> Finished {
+pub(super) async fn run(
+    inner: &Arc<Inner>,
+    row: Sandbox,
+    held: Held,
+    memory: bool,
+    cause: Cause,
+    off: &CancellationToken,
+) -> Finished {
     let began = Instant::now();
     let Some(engine) = held.engine.clone() else {
         return gone(inner, row, "there is no engine").await;
     };
+    if off.is_cancelled() {
+        return called_off(inner, row, held, cause).await;
+    }
     if !memory {
         return without_memory(inner, row, held, engine, cause, began).await;
     }
-    let prepared = prepare(inner, &row, &held, &engine).await;
+    let prepared = prepare(inner, &row, &held, &engine, off).await;
     drop(held);
     let result = match prepared {
         Ok(checkpoint) => commit(inner, row.clone(), Memory::Kept, Some(&checkpoint), cause, began).await,
@@ -75,7 +87,16 @@ pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, memory: bo
             let result = clear_up(inner, &row, &engine).await;
             Finished { row, held: Held::default(), result }
         }
-        Err(Uncommitted::Surely(error)) => go_on(inner, row, engine, cause, error).await,
+        Err(Uncommitted::Surely(error)) => {
+            // Of one that was called off, or failed in its commit.
+            let dir = inner.layout.checkpoint(&row.id, row.runtime_generation);
+            let removed =
+                files::blocking("remove a checkpoint that is not wanted", move || files::remove_dir(&dir)).await;
+            if let Err(error) = removed {
+                warn!(sandbox_id = %row.id, error = error_chain(&error), "could not remove it; the next suspend will");
+            }
+            go_on(inner, row, engine, cause, error).await
+        }
         // If the row names the checkpoint, a guest that goes on would spoil it; if it does not, the engine is the sandbox. So
         // it stays as it is, stopped, until a start can read the row and knows which of the two is true.
         Err(Uncommitted::Perhaps(error)) => {
@@ -93,7 +114,20 @@ enum Uncommitted {
     Perhaps(Error),
 }
 
-async fn prepare(inner: &Inner, row: &Sandbox, held: &Held, engine: &Arc<dyn Engine>) -> Result<Checkpoint, Error> {
+/// Nothing has been done yet: it runs as it did.
+async fn called_off(inner: &Inner, row: Sandbox, held: Held, cause: Cause) -> Finished {
+    Finished { row: clear_intent(inner, row, cause, &Error::CalledOff).await, held, result: Err(Error::CalledOff) }
+}
+
+async fn prepare(
+    inner: &Inner,
+    row: &Sandbox,
+    held: &Held,
+    engine: &Arc<dyn Engine>,
+    off: &CancellationToken,
+) -> Result<Checkpoint, Error> {
+    // Every step is looked at, save the writing of pages, which cannot be left halfway.
+    let wanted = || if off.is_cancelled() { Err(Error::CalledOff) } else { Ok(()) };
     let disk_synced = match &held.guest {
         Some(guest) => {
             let synced = guest.quiesce(QUIESCE).await.unwrap_or_else(|error| {
@@ -107,8 +141,10 @@ async fn prepare(inner: &Inner, row: &Sandbox, held: &Held, engine: &Arc<dyn Eng
     };
     engine.disconnected().await?;
     crash::point("suspend.quiesced");
+    wanted()?;
     engine.pause().await?;
     crash::point("suspend.stopped");
+    wanted()?;
 
     let target = inner.layout.checkpoint(&row.id, row.runtime_generation);
     let temporary = target.with_extension("new");
@@ -133,6 +169,10 @@ async fn prepare(inner: &Inner, row: &Sandbox, held: &Held, engine: &Arc<dyn Eng
         }
     };
     crash::point("suspend.saved");
+    if let Err(error) = wanted() {
+        files::blocking("remove a checkpoint that is not wanted", move || files::remove_dir(&temporary)).await?;
+        return Err(error);
+    }
     let checkpoint = Checkpoint { generation: row.runtime_generation, disk_synced, image };
     // A copy for people and for repair; what counts is in the row.
     let manifest = checkpoint.to_row();
@@ -142,6 +182,7 @@ async fn prepare(inner: &Inner, row: &Sandbox, held: &Held, engine: &Arc<dyn Eng
     })
     .await?;
     crash::point("suspend.renamed");
+    wanted()?;
     Ok(checkpoint)
 }
 
@@ -196,22 +237,27 @@ async fn go_on(inner: &Arc<Inner>, row: Sandbox, engine: Arc<dyn Engine>, cause:
     match resumed.await {
         Ok(guest) => {
             let held = Held { engine: Some(engine), guest: Some(guest) };
-            let mut after = row.clone();
-            after.transition = None;
-            after.updated_at = inner.now();
-            let event = event(&after, EventType::SuspendCancelled, cause, None, Some(error_chain(&problem)));
-            match swap(inner, after, Some(&event)).await {
-                Ok(row) => Finished { row, held, result: Err(problem) },
-                // The journal entry stays; the owner's next write or the next start clears it.
-                Err(error) => {
-                    error!(sandbox_id = %row.id, error = error_chain(&error), "could not clear the intent of an abandoned suspend");
-                    Finished { row, held, result: Err(problem) }
-                }
-            }
+            Finished { row: clear_intent(inner, row, cause, &problem).await, held, result: Err(problem) }
         }
         Err(error) => {
             error!(sandbox_id = %row.id, error = error_chain(&error), "could not go on after an abandoned suspend");
             gone(inner, row, &format!("{}; then {}", error_chain(&problem), error_chain(&error))).await
+        }
+    }
+}
+
+/// It is not under way any more. If that cannot be written the journal entry stays; the owner's next write or the next
+/// start clears it.
+async fn clear_intent(inner: &Inner, row: Sandbox, cause: Cause, problem: &Error) -> Sandbox {
+    let mut after = row.clone();
+    after.transition = None;
+    after.updated_at = inner.now();
+    let event = event(&after, EventType::SuspendCancelled, cause, None, Some(error_chain(problem)));
+    match swap(inner, after, Some(&event)).await {
+        Ok(row) => row,
+        Err(error) => {
+            error!(sandbox_id = %row.id, error = error_chain(&error), "could not clear the intent of an abandoned suspend");
+            row
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
-use wakeful_testkit::Daemon;
+use serde_json::json;
+use wakeful_testkit::{Daemon, Options};
 
-use crate::support::{code_of, create, persistent, run, sh};
+use crate::support::{code_of, create, persistent, run, sh, wait_for};
 
 /// Holds 100 MiB of random data, an open (deleted) file and a listening socket, and tells about them when asked.
 const WORKER: &str = r#"
@@ -136,7 +137,7 @@ async fn many_callers_are_one_wake() -> Result<()> {
     let id = persistent(&client, "base").await?.id.to_string();
     client.suspend(&id, true).await?;
     ensure!(client.suspend(&id, true).await?.status.to_string() == "suspended", "twice is no error");
-    let calls = (0..20).map(|n| {
+    let calls = (0..200).map(|n| {
         let (client, id) = (client.clone(), id.clone());
         async move { sh(&client, &id, &format!("echo {n}")).await }
     });
@@ -216,4 +217,65 @@ async fn a_command_under_way_at_a_suspend_is_told_so() -> Result<()> {
         Ok(run(&client, &id, "cat ~/done").await?.exit_code == 0)
     })
     .await
+}
+
+/// A daemon whose suspends stay for two seconds where their image is written and not committed.
+async fn that_dawdles() -> Result<Daemon> {
+    Daemon::start_with(Options::default().env("WAKEFUL_CRASH_AT", "suspend.saved:wait")).await
+}
+
+async fn suspending(client: &wakeful_client::Client, id: &str) -> Result<()> {
+    wait_for("it falls asleep", Duration::from_secs(20), async || {
+        let sandbox = client.sandbox(id).await?;
+        Ok(sandbox
+            .transition
+            .is_some_and(|transition| transition.kind == wakeful_api_types::TransitionKind::Suspending))
+    })
+    .await
+}
+
+async fn story(client: &wakeful_client::Client, id: &str) -> Result<Vec<String>> {
+    Ok(client.events(id, 0, 100).await?.events.iter().map(|event| event.kind.to_string()).collect())
+}
+
+#[tokio::test]
+async fn an_access_calls_off_a_suspend_that_nobody_asked_for() -> Result<()> {
+    let daemon = that_dawdles().await?;
+    let client = daemon.client()?;
+    let id = create(&client, json!({"mode": "persistent", "idle_timeout": "2s"})).await?.id.to_string();
+    sh(&client, &id, "echo here > /tmp/here; sleep 1000 >/dev/null 2>&1 & echo $! > /tmp/pid").await?;
+    suspending(&client, &id).await?;
+    let engine = daemon.engine_pid(&id);
+    ensure!(sh(&client, &id, "cat /tmp/here; kill -0 $(cat /tmp/pid) && echo alive").await? == "here\nalive");
+    let sandbox = client.sandbox(&id).await?;
+    ensure!(sandbox.runtime_generation == 1 && sandbox.restored_memory.is_none(), "{sandbox:?}");
+    ensure!(engine.is_some() && daemon.engine_pid(&id) == engine, "the stopped engine goes on");
+    ensure!(story(&client, &id).await? == ["created", "suspend_started", "suspend_cancelled"]);
+    ensure!(sandbox.storage.checkpoint_bytes == 0, "nothing of it is left: {:?}", sandbox.storage);
+    // It sleeps later, when it is not needed.
+    wait_for("it sleeps", Duration::from_secs(30), async || {
+        Ok(client.sandbox(&id).await?.status.to_string() == "suspended")
+    })
+    .await?;
+    ensure!(sh(&client, &id, "cat /tmp/here").await? == "here");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_access_waits_for_a_suspend_that_was_asked_for() -> Result<()> {
+    let daemon = that_dawdles().await?;
+    let client = daemon.client()?;
+    // One that begins by itself and is then asked for is asked for.
+    let id = create(&client, json!({"mode": "persistent", "idle_timeout": "2s"})).await?.id.to_string();
+    suspending(&client, &id).await?;
+    let asked = async { client.suspend(&id, true).await.map_err(anyhow::Error::from) };
+    let needed = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        sh(&client, &id, "echo awake").await
+    };
+    let (asked, needed) = tokio::join!(asked, needed);
+    ensure!(asked?.suspended_at.is_some() && needed? == "awake");
+    ensure!(client.sandbox(&id).await?.runtime_generation == 2);
+    ensure!(!story(&client, &id).await?.contains(&"suspend_cancelled".to_owned()));
+    Ok(())
 }
