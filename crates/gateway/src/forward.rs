@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
-use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
@@ -23,7 +22,7 @@ use wakeful_model::SandboxId;
 use crate::line::{self, Open};
 use crate::{Error, headers, join};
 
-/// How long a service that has not answered keeps an ephemeral sandbox (which has no idle timeout) busy.
+/// How long a service that has not answered counts as at work; longer where a sandbox may be idle for longer.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a connection whose client is gone may take to tell the service.
@@ -96,7 +95,7 @@ impl Gateway {
     }
 
     /// Passes a request on and streams the answer back. Wakes the sandbox; a service that has not answered yet keeps it awake
-    /// for as long as its idle timeout, an open answer by its bytes.
+    /// for ten minutes, or its idle timeout if that is longer; an open answer does by its bytes.
     ///
     /// # Errors
     /// See [`Error`].
@@ -114,12 +113,14 @@ impl Gateway {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        let (mut request, upgrade) = outgoing(request, sender, form)?;
+        let (request, upgrade) = outgoing(request, sender, form)?;
+        let grpc = is_grpc(request.headers());
+        let mut request = request.map(|body| Passing { body, _line: None });
         let access = self.lifecycle.access(&place.tenant, &place.id, Use::Transfer).await?;
         let Open { stream, attached, pulse, needed, over } = line::open(self, place, &access).await?;
         let io = TokioIo::new(stream);
         let answer = async {
-            if is_grpc(request.headers()) {
+            if grpc {
                 *request.version_mut() = Version::HTTP_2;
                 let (mut service, connection) = http2::handshake(TokioExecutor::new(), io).await?;
                 self.tasks.spawn(connection);
@@ -136,7 +137,7 @@ impl Gateway {
             Err(error) => {
                 return Err(match stream.interrupted().await {
                     Some(came_between) => came_between.into(),
-                    None => bad_answer(place, &error),
+                    None => bad_answer(place, &error, grpc),
                 });
             }
         };
@@ -146,7 +147,10 @@ impl Gateway {
             headers::to_client(&mut parts.headers, form);
             parts.version = Version::default();
             parts.extensions.clear();
-            return Ok(Response::from_parts(parts, Needed { body, _line: needed }.boxed_unsync()));
+            return Ok(Response::from_parts(
+                parts,
+                Passing { body, _line: Some(needed) }.map_err(Into::into).boxed_unsync(),
+            ));
         }
         let Some(upgrade) = upgrade else {
             let detail = "it changed the protocol, and nobody had asked for that".to_owned();
@@ -210,6 +214,8 @@ fn outgoing<B>(request: Request<B>, sender: &Sender, form: &Form) -> Result<(Req
         Form::Path { prefix } => path.strip_prefix(prefix.as_str()).filter(|rest| rest.starts_with('/')).unwrap_or("/"),
     };
     let uri = if is_grpc(&parts.headers) {
+        // HTTP/2 has it in the target, and a second one could differ.
+        parts.headers.remove(header::HOST);
         format!("http://{}{path}", host.to_str().unwrap_or("localhost"))
     } else {
         path.to_owned()
@@ -227,16 +233,21 @@ fn wants_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(header::UPGRADE).filter(|value| asked && !value.as_bytes().eq_ignore_ascii_case(b"h2c")).cloned()
 }
 
-/// gRPC is HTTP/2 all the way.
+/// gRPC is HTTP/2 all the way, and its services speak nothing else: they are met with it in the clear, unasked. Its kin for
+/// browsers (`application/grpc-web`) is made for HTTP/1.1.
 fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+    const GRPC: &[u8] = b"application/grpc";
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| {
+        let (kind, rest) = value.as_bytes().split_at(value.len().min(GRPC.len()));
+        kind.eq_ignore_ascii_case(GRPC) && matches!(rest, [] | [b'+' | b';' | b' ', ..])
+    })
 }
 
-/// Waits for an answer and keeps the sandbox awake meanwhile, for as long as it may be idle.
+/// Waits for an answer and keeps the sandbox awake meanwhile, but not for ever: who only waits for news looks the same.
 async fn held<T>(access: Access, answer: impl Future<Output = T>) -> T {
     let idle = access.row().policy.idle_timeout.and_then(|idle| Duration::try_from(idle).ok());
     let mut answer = std::pin::pin!(answer);
-    if let Ok(answer) = tokio::time::timeout(idle.unwrap_or(PATIENCE), &mut answer).await {
+    if let Ok(answer) = tokio::time::timeout(idle.unwrap_or_default().max(PATIENCE), &mut answer).await {
         return answer;
     }
     drop(access);
@@ -259,27 +270,31 @@ fn switched(mut theirs: HeaderMap, upgrade: &Upgrade, form: &Form) -> Response<B
     answer
 }
 
-fn bad_answer(place: &Place, error: &hyper::Error) -> Error {
+fn bad_answer(place: &Place, error: &hyper::Error, grpc: bool) -> Error {
     let mut detail = error.to_string();
     if let Some(source) = std::error::Error::source(error) {
         detail = format!("{detail}: {source}");
+    }
+    if grpc {
+        detail = format!("to gRPC, which is HTTP/2 in the clear: {detail}");
     }
     let detail = detail.chars().filter(|c| !c.is_control()).take(300).collect();
     Error::BadAnswer { id: place.id.clone(), port: place.port, detail }
 }
 
-/// An answer's body; the connection is needed for as long as it is.
-struct Needed {
-    body: Incoming,
-    _line: DropGuard,
+/// A body on its way through, either way; of an answer's, the connection is needed for as long as it is.
+struct Passing<B> {
+    body: B,
+    _line: Option<DropGuard>,
 }
 
-impl http_body::Body for Needed {
+impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Passing<B> {
     type Data = Bytes;
-    type Error = BoxError;
+    type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(context).map_err(Into::into)
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(frame.map(|frame| frame.map(tame)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -288,5 +303,50 @@ impl http_body::Body for Needed {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// Trailers are no way around what was decided about headers.
+fn tame(frame: Frame<Bytes>) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            headers::at_the_end(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_is_told_from_its_kin() {
+        let is = |kind: &'static str| {
+            is_grpc(&HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]))
+        };
+        for kind in ["application/grpc", "application/grpc+proto", "Application/gRPC; x=1"] {
+            assert!(is(kind), "{kind}");
+        }
+        for kind in ["application/grpc-web", "application/grpc-web+proto", "application/grpcx", "application/json", ""]
+        {
+            assert!(!is(kind), "{kind}");
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn requests_for_grpc_name_their_host_once() {
+        let ask = |kind: &str| {
+            let request = Request::post("/a.B/C?x=1").header("host", "h:1").header("content-type", kind);
+            let request = request.header("te", "trailers").body(()).unwrap();
+            outgoing(request, &Sender::default(), &Form::Host).ok().unwrap().0
+        };
+        let grpc = ask("application/grpc");
+        assert_eq!((grpc.uri().to_string().as_str(), grpc.headers().get("host")), ("http://h:1/a.B/C?x=1", None));
+        assert_eq!(grpc.headers()["te"], "trailers");
+        let plain = ask("application/grpc-web");
+        assert!(plain.uri() == "/a.B/C?x=1" && plain.headers()["host"] == "h:1", "{plain:?}");
     }
 }

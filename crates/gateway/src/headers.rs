@@ -34,6 +34,22 @@ const OF_THE_ORIGIN: [HeaderName; 5] = [
     header::ALT_SVC,
 ];
 
+/// What must come before a body, since it is looked at, taken out or changed there.
+const NEVER_AT_THE_END: [HeaderName; 12] = [
+    header::AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    header::COOKIE,
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::CONTENT_SECURITY_POLICY,
+    header::EXPECT,
+    header::FORWARDED,
+    header::LOCATION,
+    header::TE,
+    header::TRAILER,
+];
+
 fn without_hops(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -157,6 +173,16 @@ pub(crate) fn to_client(headers: &mut HeaderMap, form: &Form) {
     }
 }
 
+/// Trailers, either way.
+pub(crate) fn at_the_end(trailers: &mut HeaderMap) {
+    without_hops(trailers);
+    remove_prefixed(trailers, "x-wakeful-");
+    remove_prefixed(trailers, "x-forwarded-");
+    for name in NEVER_AT_THE_END.iter().chain(&OF_THE_ORIGIN) {
+        trailers.remove(name);
+    }
+}
+
 /// A cookie as a preview may set it: not the one that we come in by, and for its own host only, or previews of different
 /// people could set each other's.
 fn own_cookie(cookie: &HeaderValue) -> Option<HeaderValue> {
@@ -229,6 +255,24 @@ mod tests {
         let path = sent(&[("cookie", "a=1"), ("te", "x, Trailers")], "192.0.2.1", &Form::Path { prefix: "/p".into() });
         assert_eq!(path[1], "te: trailers");
         assert!(path.contains(&"x-forwarded-prefix: /p".to_owned()) && !path.iter().any(|h| h.starts_with("cookie")));
+    }
+
+    #[test]
+    fn what_passes_at_the_end() {
+        let mut trailers = map(&[
+            ("grpc-status", "0"),
+            ("x-sum", "1"),
+            ("authorization", "Bearer x"),
+            ("x-api-key", "x"),
+            ("cookie", "wakeful_preview=x"),
+            ("set-cookie", "wakeful_preview=x"),
+            ("x-wakeful-tenant", "x"),
+            ("x-forwarded-for", "x"),
+            ("content-length", "3"),
+            ("transfer-encoding", "chunked"),
+        ]);
+        at_the_end(&mut trailers);
+        assert_eq!(told(&trailers), ["grpc-status: 0", "x-sum: 1"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod deadlines;
 mod exec;
 mod exec_stream;
 mod files;
+mod grpc;
 mod guest_faults;
 mod idempotency;
 mod images;

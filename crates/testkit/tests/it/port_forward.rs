@@ -47,13 +47,13 @@ async fn echo(daemon: &Daemon, id: &str, address: &str, port: &str) -> Result<()
     wait_for("a listener", WITHIN, || async { Ok(client.process(id, process.pid).await?.last_seq > 0) }).await
 }
 
-struct Forward {
+pub(crate) struct Forward {
     child: Child,
-    at: Vec<SocketAddr>,
+    pub(crate) at: Vec<SocketAddr>,
 }
 
 impl Forward {
-    async fn start(daemon: &Daemon, args: &[&str]) -> Result<Self> {
+    pub(crate) async fn start(daemon: &Daemon, args: &[&str]) -> Result<Self> {
         let mut command = Command::from(daemon.command());
         command.args(["sandbox", "port-forward"]).args(args);
         let mut child =
