@@ -30,6 +30,7 @@ mod meta;
 mod metrics;
 mod openapi;
 mod origin;
+mod page;
 mod patch;
 mod path;
 mod ports;
@@ -168,14 +169,14 @@ pub fn router(lifecycle: Lifecycle, config: ApiConfig) -> Router {
     let app = App { lifecycle, config, metrics: Arc::clone(&metrics), door: door.clone(), gateway, sessions };
     // Of handlers only: what leads nowhere needs no scope.
     let scopes = axum::middleware::from_fn_with_state(app.clone(), authorize::check);
-    let count = axum::middleware::from_fn_with_state(metrics, metrics::count);
-    let api = dressed(routes().router.route_layer(scopes).with_state(app.clone()), door).layer(count.clone());
+    let count = |otherwise| axum::middleware::from_fn_with_state((Arc::clone(&metrics), otherwise), metrics::count);
+    let api = dressed(routes().router.route_layer(scopes).with_state(app.clone()), door).layer(count("none"));
     let previews = Router::new()
         .fallback(previews::by_host)
         .layer(CatchPanicLayer::custom(problem::of_panic))
         .layer(axum::middleware::map_request_with_state(Arc::clone(&app.config), linger::read_on))
         .layer(axum::middleware::from_fn(request_id::give_id))
-        .layer(count)
+        .layer(count("preview"))
         .with_state(app.clone());
     // By host before anything else: what belongs to a guest must never reach the API, whatever its path.
     Router::new().fallback_service(tower::service_fn(move |request: Request| {

@@ -101,10 +101,14 @@ fn method(method: &Method) -> &'static str {
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
-/// Counts every answer.
-pub(crate) async fn count(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
+/// Counts every answer, under `otherwise` where there is no route.
+pub(crate) async fn count(
+    State((metrics, otherwise)): State<(Arc<Metrics>, &'static str)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let began = Instant::now();
-    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let route = request.extensions().get::<MatchedPath>().map_or(otherwise, MatchedPath::as_str).to_owned();
     let method = method(request.method());
     let response = next.run(request).await;
     let status = response.status().as_u16();

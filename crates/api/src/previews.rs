@@ -22,7 +22,7 @@ use crate::caller::{Caller, unauthenticated};
 use crate::path::Target;
 use crate::problem::Problem;
 use crate::tcp::Port;
-use crate::{ApiConfig, App, Peer, origin};
+use crate::{ApiConfig, App, Peer, origin, page};
 
 /// The parameter in which a browser brings its ticket.
 pub(crate) const TICKET: &str = "wakeful_token";
@@ -40,6 +40,11 @@ pub(crate) fn is_for(config: &ApiConfig, request: &Request) -> bool {
 
 /// Everything under `<port>-<bare id>.<domain>`.
 pub(crate) async fn by_host(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+    let page = page::is_wanted(request.headers());
+    of_host(app, request).await.map_err(|problem| problem.for_a_browser(page))
+}
+
+async fn of_host(app: App, request: Request) -> Result<Response, Problem> {
     let Host::Preview { id, port } = Host::read(host_of(&request), &app.config.domain) else {
         let host: String = host_of(&request).chars().take(200).collect();
         return Err(Problem::new(Code::RouteNotFound, format!("there is no preview {host:?}"))
@@ -69,6 +74,11 @@ pub(crate) async fn by_path(
     Port(port): Port,
     request: Request,
 ) -> Result<Response, Problem> {
+    let page = page::is_wanted(request.headers());
+    of_path(app, id, port, request).await.map_err(|problem| problem.for_a_browser(page))
+}
+
+async fn of_path(app: App, id: SandboxId, port: u16, request: Request) -> Result<Response, Problem> {
     let preview = app.lifecycle.preview(&id, port).await;
     let caller = request.extensions().get::<Caller>();
     let tenant = match preview {
@@ -117,7 +127,7 @@ fn allowed(caller: &Caller, id: &SandboxId, tenant: Result<String, Error>) -> Re
     if tenant == *caller.tenant { Ok(tenant) } else { Err(Error::WrongTenant(id.clone()).into()) }
 }
 
-fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+pub(crate) fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     all.flat_map(|text| text.split(';')).filter_map(|pair| {
         let (name, value) = pair.split_once('=')?;
@@ -137,7 +147,7 @@ async fn pass_on(app: &App, place: Place, mut request: Request, form: Form) -> R
 }
 
 /// A ticket, and the same target without it.
-fn ticket(uri: &Uri) -> Option<(String, String)> {
+pub(crate) fn ticket(uri: &Uri) -> Option<(String, String)> {
     let is_ticket = |pair: &&str| pair.split('=').next() == Some(TICKET);
     let query = uri.query()?;
     let ticket = query.split('&').find(is_ticket)?.split_once('=')?.1.to_owned();

@@ -15,6 +15,8 @@ use wakeful_api_types::{Frame, PROBLEM_JSON};
 use wakeful_lifecycle::Error;
 use wakeful_model::Code;
 
+use crate::page;
+
 /// The status of each code.
 pub(crate) const fn status(code: Code) -> StatusCode {
     match code {
@@ -86,6 +88,8 @@ struct Parts {
     headers: Vec<(HeaderName, HeaderValue)>,
     /// For the log only.
     internal: Option<String>,
+    /// For somebody with a browser.
+    page: bool,
 }
 
 impl Problem {
@@ -99,6 +103,7 @@ impl Problem {
             more: Map::new(),
             headers: Vec::new(),
             internal: None,
+            page: false,
         }))
     }
 
@@ -127,6 +132,13 @@ impl Problem {
     pub(crate) fn with_status(mut self, status: StatusCode, name: HeaderName, value: HeaderValue) -> Self {
         self.0.status = status;
         self.0.headers.push((name, value));
+        self
+    }
+
+    /// Written as a page, if so wanted.
+    #[must_use]
+    pub(crate) fn for_a_browser(mut self, wanted: bool) -> Self {
+        self.0.page = wanted;
         self
     }
 
@@ -186,13 +198,22 @@ pub(crate) fn write(mut response: Response, request_id: &str) -> Response {
     let headers = response.headers_mut();
     // An inner layer counted the empty body.
     headers.remove(header::CONTENT_LENGTH);
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+    if problem.0.page {
+        page::dress(headers);
+    } else {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+    }
     if matches!(problem.0.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     headers.extend(problem.0.headers.iter().cloned());
-    let body = serde_json::to_vec(&problem.wire(request_id)).expect("strings and numbers are JSON");
-    *response.body_mut() = Body::from(body);
+    let is_page = problem.0.page;
+    let problem = problem.wire(request_id);
+    *response.body_mut() = if is_page {
+        Body::from(page::of(&problem))
+    } else {
+        Body::from(serde_json::to_vec(&problem).expect("strings and numbers are JSON"))
+    };
     response
 }
 

@@ -197,6 +197,15 @@ async fn by_host_and_by_path() -> Result<()> {
     let own = place.get("/").header("Origin", format!("http://{}", place.host()));
     ensure!(own.send().await?.status().is_success());
 
+    // Counted as what they are.
+    let metrics = place.http.get(format!("{}/metrics", place.daemon.url())).send().await?.text().await?;
+    let counted = |route: &str, status: u16| {
+        metrics
+            .contains(&format!("wakeful_http_requests_total{{route=\"{route}\",method=\"GET\",status=\"{status}\"}}"))
+    };
+    ensure!(counted("preview", 200) && counted("preview", 502) && !metrics.contains("route=\"none\""), "{metrics}");
+    ensure!(counted("/v1/sandboxes/{id}/ports/{port}/{*path}", 200), "{metrics}");
+
     // The port as the API and the command line tell it.
     let port = answer(place.by_path("")).await?;
     ensure!(port == json!({"port": PORT, "public": false, "url": format!("http://{}/", place.host())}), "{port}");
@@ -216,6 +225,43 @@ async fn by_host_and_by_path() -> Result<()> {
     ensure!(answer(place.by_path("")).await?["public"] == true);
     done(&["port", "3000", "--private"]).await?;
     ensure!(answer(place.by_path("")).await?["public"] == false);
+    Ok(())
+}
+
+const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+
+#[tokio::test]
+async fn a_browser_gets_a_page_for_a_refusal() -> Result<()> {
+    let place = Place::start(json!({})).await?;
+    let ask = |host: &str| place.http.get(place.daemon.url()).header("Host", host);
+    let nothing_there = place.host().replacen("3000", "3001", 1);
+    let by_path = format!("{}/v1/sandboxes/{}/ports/3001/", place.daemon.url(), place.id);
+    let asked = [
+        (ask(&nothing_there), 502, "port_not_open"),
+        (place.http.get(by_path), 502, "port_not_open"),
+        (place.get("/garbage"), 502, "bad_gateway"),
+        (ask("3000-<b>&'.localhost"), 404, "route_not_found"),
+    ];
+    for (request, status, wanted) in asked {
+        let again = request.try_clone().context("it has no body")?;
+        let response = timeout(SOON, request.header("Accept", BROWSER).send()).await??;
+        ensure!(response.status() == status, "{response:?}");
+        let header =
+            |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        ensure!(header("content-type") == "text/html; charset=utf-8" && header("cache-control") == "no-store");
+        ensure!(header("content-security-policy").starts_with("default-src 'none'"), "{response:?}");
+        let id = header("x-request-id").to_owned();
+        let page = response.text().await?;
+        let shown = [format!("<title>{status} "), format!("<code>{wanted}</code>"), format!("<code>{id}</code>")];
+        ensure!(shown.iter().all(|text| page.contains(text)) && page.contains("What to do: "), "{page}");
+        for never in ["<b>", "<script", "src=", "href="] {
+            ensure!(!page.contains(never), "{page}");
+        }
+        ensure!(code(again).await? == (status, wanted.to_owned()), "programs get JSON");
+    }
+    // The API is no preview.
+    let response = place.http.get(format!("{}/v1/sandboxes/x", place.daemon.url())).header("Accept", BROWSER);
+    ensure!(response.send().await?.headers()["content-type"] == "application/problem+json");
     Ok(())
 }
 
