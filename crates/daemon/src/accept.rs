@@ -119,7 +119,8 @@ where
 
 /// For strangers in the clear.
 async fn to_https(request: Request<Body>) -> Result<Response<Body>, Infallible> {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let named = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = request.uri().authority().map(http::uri::Authority::as_str).or(named);
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let target = host.and_then(|host| HeaderValue::try_from(format!("https://{host}{path}")).ok());
     let mut response = Response::new(Body::from("this port speaks https\n"));

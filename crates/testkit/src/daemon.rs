@@ -24,6 +24,8 @@ pub struct Options {
     pub env: BTreeMap<String, String>,
     /// Text of a configuration file.
     pub config: Option<String>,
+    /// Where it listens, if not on loopback only.
+    pub listen: Option<String>,
 }
 
 impl Options {
@@ -38,6 +40,13 @@ impl Options {
     #[must_use]
     pub fn config(mut self, text: &str) -> Self {
         self.config = Some(text.into());
+        self
+    }
+
+    /// Listening there.
+    #[must_use]
+    pub fn listen(mut self, address: &str) -> Self {
+        self.listen = Some(address.into());
         self
     }
 }
@@ -82,7 +91,8 @@ impl Daemon {
         self.starts += 1;
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let mut command = Command::new(wakeful_binary());
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(self.data.path());
+        command.args(["serve", "--listen", options.listen.as_deref().unwrap_or("127.0.0.1:0")]);
+        command.arg("--data-dir").arg(self.data.path());
         command.env("WAKEFUL_LOG", "info").env_remove("WAKEFUL_CONFIG").envs(&options.env);
         let config = self.data.path().join("config.toml");
         fs::write(&config, options.config.unwrap_or_default())?;

@@ -15,8 +15,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use wakeful_client::Client;
+use wakeful_client::types::CreateKey;
 use wakeful_testkit::{Daemon, Options};
 
+use crate::outside::on_a_host;
 use crate::support::{persistent, wait_for};
 use crate::wire::{SOON, answer};
 
@@ -35,13 +37,21 @@ async fn connect(
     known: &CertificateDer<'static>,
     alpn: &[u8],
 ) -> Result<TlsStream<TcpStream>> {
+    secured(TcpStream::connect(daemon.url().trim_start_matches("http://")).await?, name, known, alpn).await
+}
+
+async fn secured(
+    stream: TcpStream,
+    name: &str,
+    known: &CertificateDer<'static>,
+    alpn: &[u8],
+) -> Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(known.clone())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![alpn.to_vec()];
-    let stream = TcpStream::connect(daemon.url().trim_start_matches("http://")).await?;
     let name = ServerName::try_from(name.to_owned())?;
     Ok(timeout(SOON, TlsConnector::from(Arc::new(config)).connect(name, stream)).await??)
 }
@@ -125,6 +135,74 @@ async fn https_and_a_new_certificate() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(500)).await;
     daemon.client()?.health().await?;
     Ok(())
+}
+
+/// In the clear, from wherever the stream comes: status, `Location` and text.
+async fn in_the_clear(stream: TcpStream, host: &str, http2: bool) -> Result<(u16, Option<String>, String)> {
+    let mut tasks = tokio::task::JoinSet::new();
+    let (stream, empty) = (TokioIo::new(stream), Empty::<bytes::Bytes>::new());
+    let response = if http2 {
+        let (mut send, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await?;
+        tasks.spawn(async move { drop(connection.await) });
+        let request = http::Request::get(format!("http://{host}/healthz?a=1")).body(empty)?;
+        timeout(SOON, send.send_request(request)).await??
+    } else {
+        let (mut send, connection) = hyper::client::conn::http1::handshake(stream).await?;
+        tasks.spawn(async move { drop(connection.await) });
+        let request = http::Request::get("/healthz?a=1").header("Host", host).body(empty)?;
+        timeout(SOON, send.send_request(request)).await??
+    };
+    let status = response.status().as_u16();
+    let target = response.headers().get("location").map(|value| value.to_str().map(str::to_owned)).transpose()?;
+    let text = response.into_body().collect().await?.to_bytes();
+    Ok((status, target, String::from_utf8(text.to_vec())?))
+}
+
+#[test]
+fn strangers_in_the_clear_are_sent_to_https() -> Result<()> {
+    on_a_host(async |world| {
+        let dir = tempfile::tempdir()?;
+        let (certificate, _) = certify(dir.path())?;
+        let config = format!(
+            "domain = \"sandboxes.test\"\n[tls]\ncert = {:?}\nkey = {:?}\n",
+            dir.path().join("cert.pem").display().to_string(),
+            dir.path().join("key.pem").display().to_string()
+        );
+        // Nobody listens to the world without a key.
+        let mut daemon = Daemon::start().await?;
+        let key = CreateKey { name: "test".into(), tenant: None, scopes: vec!["sandbox:*".into()] };
+        daemon.client()?.create_key(&key).await?;
+        ensure!(daemon.terminate().await? == Some(0), "{}", daemon.log());
+        daemon.start_again(Options::default().config(&config).listen("0.0.0.0:0")).await?;
+
+        let port: u16 = daemon.url().rsplit(':').next().context("a port")?.parse()?;
+        let from_outside = || {
+            let stream = world.at_outside(|| Ok(std::net::TcpStream::connect(("203.0.113.1", port))?))?;
+            stream.set_nonblocking(true)?;
+            Ok::<_, anyhow::Error>(TcpStream::from_std(stream)?)
+        };
+        for host in [format!("203.0.113.1:{port}"), format!("3000-aaaaaaaaaaaaaaaaaaaa.sandboxes.test:{port}")] {
+            for http2 in [false, true] {
+                let (status, target, text) = in_the_clear(from_outside()?, &host, http2).await?;
+                ensure!((status, target) == (308, Some(format!("https://{host}/healthz?a=1"))), "{status} {text}");
+                ensure!(text == "this port speaks https\n", "{text}");
+            }
+        }
+        // This host by another address than loopback is no better.
+        let own = TcpStream::connect(("203.0.113.1", port)).await?;
+        ensure!(in_the_clear(own, "localhost", false).await?.0 == 308);
+        // Where they are sent to they are answered.
+        let stream = secured(from_outside()?, "localhost", &certificate, b"h2").await?;
+        let (_, status, health) = over_http2(stream, "localhost").await?;
+        ensure!(status == 200 && health["status"] == "ok", "{health}");
+        // And by loopback in the clear.
+        for http2 in [false, true] {
+            let near = TcpStream::connect(("127.0.0.1", port)).await?;
+            let (status, _, text) = in_the_clear(near, "localhost", http2).await?;
+            ensure!(status == 200 && text.contains("\"ok\""), "{status} {text}");
+        }
+        Ok(())
+    })
 }
 
 #[tokio::test]
