@@ -2,11 +2,12 @@
 
 use axum::extract::FromRequestParts as _;
 use http::{Request, Uri};
+use wakeful_model::Code;
 
 use crate::path::{GuestPath, Target, TemplateName};
 use crate::problem::{Problem, status};
 use crate::query::Query;
-use crate::{body, create, sandboxes, templates};
+use crate::{body, create, page, previews, sandboxes, templates};
 
 /// A body, as every route that takes one reads it.
 ///
@@ -41,6 +42,38 @@ pub fn request_target(bytes: &[u8]) {
             Err(problem) => callers_fault(&problem),
         }
     });
+}
+
+/// A request for a preview: its target in the first line, its headers in the others.
+///
+/// # Panics
+/// If a ticket stays in an address, the address becomes one of another host, or a cookie of ours reaches a service.
+pub fn preview_request(bytes: &[u8]) {
+    let (target, rest) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
+    if let Ok(uri) = Uri::try_from(target)
+        && let Some((_, without)) = previews::ticket(&uri)
+    {
+        assert!(without.starts_with('/') && !without.starts_with("//"), "{without:?}");
+        let left = without.split_once('?').map_or("", |(_, query)| query);
+        assert!(left.split('&').all(|pair| pair.split('=').next() != Some(previews::TICKET)), "{without:?}");
+    }
+    let mut headers = wakeful_gateway::fuzz::read_headers(rest);
+    let _ = page::is_wanted(&headers);
+    wakeful_gateway::without_cookie(&mut headers, wakeful_gateway::COOKIE);
+    assert_eq!(previews::cookies(&headers).next(), None, "what is looked for among cookies is taken out");
+}
+
+/// A problem whose words are a stranger's.
+///
+/// # Panics
+/// If the page has more elements than ours.
+pub fn problem_page(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let plain = page::of(&Problem::new(Code::BadGateway, "x").hint("x").wire("x"));
+    let page = page::of(&Problem::new(Code::BadGateway, text.as_ref()).hint(text.as_ref()).wire(&text));
+    for mark in ['<', '>', '"', '\''] {
+        assert_eq!(plain.matches(mark).count(), page.matches(mark).count(), "{mark} in {page}");
+    }
 }
 
 fn callers_fault(problem: &Problem) {

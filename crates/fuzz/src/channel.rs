@@ -1,6 +1,7 @@
 //! What comes through the channel from a hostile guest.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wakeful_guest_client::{Exec, Guest};
+use wakeful_guest_client::{Exec, Guest, TunnelId};
 use wakeful_guest_proto::control::{ENTROPY, Restore};
 use wakeful_guest_proto::hello::{self, Hello, LENGTH, MAGIC, Scanner, Side};
 use wakeful_guest_proto::{connect_rpc, filesystem, process};
@@ -116,6 +117,9 @@ async fn every_call(guest: &Guest) {
     if let Ok(entries) = guest.list("/").await {
         assert!(entries.iter().all(|entry| !entry.name.contains('\0')), "a name with NUL");
     }
+    let (target, id) = (SocketAddr::from(([127, 0, 0, 1], 80)), TunnelId([7; 16]));
+    let _ = guest.open_tunnel(target, id, PROMPT).await;
+    let _ = guest.resume_tunnel(target, id, 12, PROMPT).await;
     let _ = guest.stat("/etc").await;
     let _ = guest.head("/etc/passwd").await;
     if let Ok((_, mut file)) = guest.read("/etc/passwd", Some("bytes=0-9")).await {

@@ -10,6 +10,7 @@
 
 mod channel;
 mod seeds;
+mod tunnel;
 
 /// Something that reads foreign bytes.
 #[derive(Clone, Copy)]
@@ -23,7 +24,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "hello", run: channel::hello, seeds: seeds::hello },
     Target { name: "stream_frames", run: channel::stream_frames, seeds: seeds::stream_frames },
     Target { name: "agent_answers", run: channel::agent_answers, seeds: seeds::agent_answers },
@@ -32,6 +33,15 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "monitor", run: wakeful_driver_qemu::fuzz::monitor, seeds: seeds::monitor },
     Target { name: "pages", run: wakeful_driver_qemu::fuzz::pages, seeds: seeds::pages },
     Target { name: "manifest", run: wakeful_driver_qemu::fuzz::manifest, seeds: seeds::manifest },
+    Target { name: "first_bytes", run: wakeful_names::fuzz::first_bytes, seeds: seeds::first_bytes },
+    Target { name: "dns", run: wakeful_names::fuzz::dns, seeds: seeds::dns },
+    Target { name: "preview_host", run: wakeful_gateway::fuzz::host, seeds: seeds::preview_host },
+    Target { name: "preview_headers", run: wakeful_gateway::fuzz::pass, seeds: seeds::preview_headers },
+    Target { name: "preview_frames", run: wakeful_gateway::fuzz::frames, seeds: seeds::preview_frames },
+    Target { name: "preview_cookie", run: wakeful_gateway::fuzz::cookie, seeds: seeds::preview_cookie },
+    Target { name: "preview_request", run: wakeful_api::fuzz::preview_request, seeds: seeds::preview_request },
+    Target { name: "problem_page", run: wakeful_api::fuzz::problem_page, seeds: seeds::problem_page },
+    Target { name: "tunnel", run: tunnel::tunnel, seeds: seeds::tunnel },
 ];
 
 /// The target of this name.

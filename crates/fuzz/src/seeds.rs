@@ -62,7 +62,9 @@ pub(crate) fn agent_answers() -> Vec<Vec<u8>> {
         &[("content-range", "bytes 0-9/100"), ("last-modified", "Mon, 16 Nov 2026 00:00:00 GMT")],
         b"0123456789",
     );
-    vec![stream.clone(), refusal.clone(), document.clone(), part.clone(), [stream, refusal, document, part].join(&0x1e)]
+    let tunnel = answer("200", &[("x-wakeful-tunnel", "kept"), ("x-wakeful-received", "12")], b"");
+    let all = [stream.clone(), refusal.clone(), document.clone(), part.clone(), tunnel.clone()].join(&0x1e);
+    vec![stream, refusal, document, part, tunnel, all]
 }
 
 pub(crate) fn request_body() -> Vec<Vec<u8>> {
@@ -129,4 +131,129 @@ pub(crate) fn manifest() -> Vec<Vec<u8>> {
     ]
     .map(|text| text.as_bytes().to_vec())
     .to_vec()
+}
+
+/// A ClientHello for a name, in records of `each` bytes.
+fn client_hello(name: &[u8], each: usize) -> Vec<u8> {
+    let sized = |content: &[u8]| [&u16::try_from(content.len()).unwrap_or(0).to_be_bytes()[..], content].concat();
+    let entry = [&[0][..], &sized(name)].concat();
+    let extensions = [&[0, 0][..], &sized(&sized(&entry)), &[0, 43], &sized(&[2, 3, 4])].concat();
+    let body = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 0x01, 1, 0], &sized(&extensions)].concat();
+    let length = u32::try_from(body.len()).unwrap_or(0).to_be_bytes();
+    let message = [&[1][..], &length[1..], &body].concat();
+    message.chunks(each).flat_map(|part| [&[22, 3, 1][..], &sized(part)].concat()).collect()
+}
+
+pub(crate) fn first_bytes() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = [
+        "GET / HTTP/1.1\r\nHost: Allowed.Example:80\r\n\r\n",
+        "POST http://a.example/x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\nhelloGET",
+        "PUT /x HTTP/1.1\r\nhost: a.example.\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nA: b\r\n\r\nGET /",
+        "GET /ws HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.2\r\n",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec();
+    seeds.extend([client_hello(b"Allowed.Example", 9999), client_hello(b"a.example.", 20)]);
+    seeds
+}
+
+/// Length of the question, the question, and an answer to it.
+pub(crate) fn dns() -> Vec<Vec<u8>> {
+    let name = |labels: &[&str]| -> Vec<u8> {
+        let each =
+            labels.iter().flat_map(|label| [&[u8::try_from(label.len()).unwrap_or(0)], label.as_bytes()].concat());
+        each.chain([0]).collect()
+    };
+    let head = |flags: u16, counts: [u16; 4]| -> Vec<u8> {
+        [7, flags].into_iter().chain(counts).flat_map(u16::to_be_bytes).collect()
+    };
+    let allowed = name(&["www", "allowed", "example"]);
+    let asked = |name: &[u8], kind: u8| [name, &[0, kind, 0, 1][..]].concat();
+    // To the name at the beginning of the question.
+    let record = |kind: u8, data: &[u8]| {
+        [&[0xc0, 12, 0, kind, 0, 1, 0, 1, 0x51, 0x80, 0][..], &[u8::try_from(data.len()).unwrap_or(0)], data].concat()
+    };
+    let pair = |question: Vec<u8>, answer: Vec<u8>| {
+        [&u16::try_from(question.len()).unwrap_or(0).to_be_bytes()[..], &question, &answer].concat()
+    };
+    let edns = [0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0];
+    let plain = [head(0x100, [1, 0, 0, 0]), asked(&allowed, 1)].concat();
+    let with_edns = [head(0x100, [1, 0, 0, 1]), asked(&allowed, 1), edns.to_vec()].concat();
+    let other = [head(0x100, [1, 0, 0, 0]), asked(&name(&["denied", "example"]), 1)].concat();
+    let public = [head(0x8180, [1, 1, 0, 0]), asked(&allowed, 1), record(1, &[203, 0, 113, 10])].concat();
+    let private =
+        [head(0x8180, [1, 2, 0, 0]), asked(&allowed, 1), record(1, &[10, 0, 0, 1]), record(1, &[203, 0, 113, 10])]
+            .concat();
+    let alias = [
+        head(0x8180, [1, 2, 0, 0]),
+        asked(&allowed, 1),
+        record(5, &[4, b'h', b'o', b's', b't', 0xc0, 16]),
+        [&[4, b'h', b'o', b's', b't', 0xc0, 16][..], &[0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 203, 0, 113, 11]].concat(),
+    ]
+    .concat();
+    vec![pair(plain.clone(), public), pair(with_edns, private), pair(plain, alias.clone()), pair(other, alias)]
+}
+
+pub(crate) fn preview_host() -> Vec<Vec<u8>> {
+    [
+        "localhost\n3000-k3v7q2m5x6a4b2c7d5ef.localhost:8080",
+        "Sandboxes.Example\n1-K3V7Q2M5X6A4B2C7D5EF.sandboxes.example.",
+        "localhost\nwww.65535-k3v7q2m5x6a4b2c7d5ef.localhost",
+        "localhost\n[::1]:8080",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+pub(crate) fn preview_headers() -> Vec<Vec<u8>> {
+    let request = "connection: close, x-mine\nx-mine: 1\nte: gzip, trailers\ntransfer-encoding: chunked\ncontent-length: 3\n\
+                   cookie: a=1; wakeful_preview=x; b=2\ncookie: wakeful_preview=y\nx-forwarded-for: 10.0.0.1\n\
+                   x-wakeful-tenant: acme\nexpect: 100-continue\nauthorization: Basic eDp5";
+    let answer = "set-cookie: a=1; Path=/; Domain=.example; HttpOnly\nset-cookie: wakeful_preview=evil\nupgrade: x\n\
+                  content-security-policy: default-src 'self'\nclear-site-data: \"*\"\ntrailer: x-sum";
+    let mut seeds = Vec::new();
+    for how in [b'0', b'1', b'2', b'3', b'6'] {
+        seeds.extend([request, answer].map(|lines| [&[how], lines.as_bytes()].concat()));
+    }
+    seeds
+}
+
+pub(crate) fn preview_frames() -> Vec<Vec<u8>> {
+    let ping = [&[0x89, 0x85, 1, 2, 3, 4][..], b"hello"].concat();
+    let text = [&[0x81, 126, 1, 44][..], &[b'x'; 300]].concat();
+    let long = [&[0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0][..], &[7; 500]].concat();
+    let close = vec![0x88, 2, 3, 0xe9];
+    vec![ping.clone(), [text, ping, close.clone()].concat(), long, [&[0x8a, 0][..], &close].concat()]
+}
+
+pub(crate) fn preview_cookie() -> Vec<Vec<u8>> {
+    vec![wakeful_gateway::fuzz::good_cookie(), b"4102444800.admin.00".to_vec(), b"0123456789abcdef".to_vec()]
+}
+
+pub(crate) fn preview_request() -> Vec<Vec<u8>> {
+    [
+        "/a/b?x=1&wakeful_token=abc&y=2\ncookie: a=1; wakeful_preview=x=y; b=2\ncookie: wakeful_preview=z",
+        "//evil.example/?wakeful_token=abc\naccept: text/html,application/xml;q=0.9,*/*;q=0.8",
+        "http://h/?wakeful_token\naccept: application/json, text/html;q=0.5\ncookie: \twakeful_preview\t=1",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+pub(crate) fn problem_page() -> Vec<Vec<u8>> {
+    ["nothing listens", "<script>alert('x')</script>", "&lt; &#60; \"quoted\" 'so'"]
+        .map(|text| text.as_bytes().to_vec())
+        .to_vec()
+}
+
+pub(crate) fn tunnel() -> Vec<Vec<u8>> {
+    let data = |bytes: &[u8]| [&[1][..], &u32::try_from(bytes.len()).unwrap_or(0).to_be_bytes(), bytes].concat();
+    let have = |count: u64| [&[3][..], &count.to_be_bytes()].concat();
+    vec![
+        [data(b"hello"), have(0), data(&[7; 3000]), vec![2]].concat(),
+        [vec![2], data(b"late")].concat(),
+        [have(1), data(b"x"), vec![4]].concat(),
+        b"0123456789abcdef0123456789abcdef".to_vec(),
+    ]
 }

@@ -17,6 +17,8 @@
 mod error;
 mod forward;
 mod frames;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod headers;
 mod host;
 mod join;

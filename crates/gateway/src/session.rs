@@ -100,7 +100,7 @@ impl Sessions {
         mac
     }
 
-    fn cookie(&self, grant: &Grant, end: u64) -> String {
+    pub(crate) fn cookie(&self, grant: &Grant, end: u64) -> String {
         format!("{end}.{}.{}", grant.by, hex(&self.mac(grant, end).finalize().into_bytes()))
     }
 

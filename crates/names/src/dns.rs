@@ -1,6 +1,8 @@
 //! The resolver: answers on UDP and TCP, decides before anything leaves.
 
 mod answer;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod pace;
 mod upstream;
 

@@ -26,6 +26,8 @@
 
 mod book;
 mod dns;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod gatekeeper;
 mod policy;
 mod proxy;

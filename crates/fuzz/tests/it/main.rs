@@ -108,4 +108,13 @@ short_runs! {
     monitor: 10_000,
     pages: 10_000,
     manifest: 40_000,
+    first_bytes: 40_000,
+    dns: 20_000,
+    preview_host: 40_000,
+    preview_headers: 40_000,
+    preview_frames: 40_000,
+    preview_cookie: 20_000,
+    preview_request: 40_000,
+    problem_page: 40_000,
+    tunnel: 20_000,
 }

@@ -29,7 +29,7 @@ const BLOCKED: u16 = 15;
 
 /// An answer, and how large it may be.
 pub(super) struct Answer {
-    message: Message,
+    pub(super) message: Message,
     limit: u16,
 }
 
@@ -144,7 +144,13 @@ async fn fill(shared: &Shared, asked: &Message, reply: &mut Message) -> Response
 }
 
 /// Takes over the addresses of an answer, opens them, and writes down whose they are.
-async fn addresses(shared: &Shared, query: &Query, name: &str, found: Message, reply: &mut Message) -> ResponseCode {
+pub(super) async fn addresses(
+    shared: &Shared,
+    query: &Query,
+    name: &str,
+    found: Message,
+    reply: &mut Message,
+) -> ResponseCode {
     // The rules may have changed while the question was under way.
     let policy = shared.policy();
     if !policy.may_ask(name) {
@@ -233,7 +239,7 @@ fn chain(name: &Name, answers: Vec<Record>) -> Vec<Record> {
 }
 
 /// A name of labels that hosts have. Dots inside a label would match rules that they should not.
-fn plain(name: &Name) -> Option<String> {
+pub(super) fn plain(name: &Name) -> Option<String> {
     let labels: Vec<&[u8]> = name.iter().collect();
     let no_dots = labels.iter().all(|label| !label.contains(&b'.'));
     clean_name(&labels.join(&b'.')).filter(|_| no_dots)
