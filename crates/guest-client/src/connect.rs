@@ -8,8 +8,9 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use http::{Method, Request, Response, StatusCode, header};
@@ -55,7 +56,31 @@ pub struct Guest {
     sender: http2::SendRequest<Body>,
     tasks: Tasks,
     protocol: u8,
+    heard: Arc<Heard>,
     _last: Arc<DropGuard>,
+}
+
+/// When the other side was last heard.
+#[derive(Debug)]
+struct Heard {
+    since: Instant,
+    /// Milliseconds after that.
+    last: AtomicU64,
+}
+
+impl Heard {
+    fn now() -> Arc<Self> {
+        Arc::new(Self { since: Instant::now(), last: AtomicU64::new(0) })
+    }
+
+    fn note(&self) {
+        let after = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(after, Ordering::Relaxed);
+    }
+
+    fn ago(&self) -> Duration {
+        self.since.elapsed().saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
+    }
 }
 
 impl std::fmt::Debug for Guest {
@@ -110,7 +135,8 @@ impl Guest {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let io = TokioIo::new(Rewound { early, stream });
+        let heard = Heard::now();
+        let io = TokioIo::new(Rewound { early, stream, heard: Arc::clone(&heard) });
         let tasks = Tasks::default();
         let last = tasks.over.clone().drop_guard();
         let (sender, connection) = http2::Builder::new(tasks.clone())
@@ -126,13 +152,18 @@ impl Guest {
             over.run_until_cancelled(connection).await;
             over.cancel();
         });
-        Ok(Self { sender, tasks, protocol, _last: Arc::new(last) })
+        Ok(Self { sender, tasks, protocol, heard, _last: Arc::new(last) })
     }
 
     /// The protocol that both sides speak.
     #[must_use]
     pub fn protocol(&self) -> u8 {
         self.protocol
+    }
+
+    /// How long nothing at all has come from the guest.
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.heard.ago()
     }
 
     /// Resolves when the channel has ended, for whatever reason.
@@ -278,12 +309,17 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 struct Rewound<S> {
     early: Bytes,
     stream: S,
+    heard: Arc<Heard>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.early.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
+            let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+            if read.is_ready() {
+                self.heard.note();
+            }
+            return read;
         }
         let n = self.early.len().min(buf.remaining());
         buf.put_slice(&self.early[..n]);

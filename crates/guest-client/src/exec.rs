@@ -454,7 +454,8 @@ impl Guest {
         self.call(attempted, request, deadline, limit).await
     }
 
-    /// Waits for something of the guest; whenever nothing has come for a while, the agent must answer a health request.
+    /// Waits for something of the guest; whenever nothing has come for a while, the agent must answer a health request, or
+    /// at least be heard: one that has very much to do answers others first.
     pub(crate) async fn patiently<F: Future>(&self, awaited: F) -> Result<F::Output, Error> {
         let mut awaited = std::pin::pin!(awaited);
         loop {
@@ -464,6 +465,7 @@ impl Guest {
             match self.health(HEALTH).await {
                 Ok(()) => {}
                 Err(Error::Lost) => return Err(Error::Lost),
+                Err(_) if self.silent_for() < SILENCE => {}
                 Err(_) => return Err(Error::Unresponsive),
             }
         }
