@@ -201,7 +201,7 @@ impl Owner {
                     }
                 }
                 Happening::Busy(knock) => {
-                    self.busy.heard(knock, awake(&self.held), &self.inner.tasks, self.inner.now())
+                    self.busy.heard(knock, awake(&self.held), &self.inner.tasks, self.inner.now());
                 }
                 Happening::Compacted(row) => {
                     self.compaction = None;
