@@ -32,6 +32,8 @@ fn transition_kind(op: Op) -> Option<wire::TransitionKind> {
         Op::Suspend => Some(wire::TransitionKind::Suspending),
         Op::Wake => Some(wire::TransitionKind::Waking),
         Op::Destroy => Some(wire::TransitionKind::Destroying),
+        Op::Snapshot => Some(wire::TransitionKind::Snapshotting),
+        Op::Fork => Some(wire::TransitionKind::Forking),
     }
 }
 

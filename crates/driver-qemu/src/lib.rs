@@ -46,7 +46,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use wakeful_driver::{
     Cancel, Capabilities, Card, DiskKind, Driver, Engine, EngineInfo, Error, Image, Isolation, Machine, OutsideTcp,
-    Place, Repairs, Source,
+    Part, Place, Repairs, Source,
 };
 
 use crate::boot::Accelerator;
@@ -335,6 +335,24 @@ impl Driver for Qemu {
         let _cancel = CancelOnDrop(cancelled.clone());
         let (data, checkpoint, image) = (place.data.clone(), checkpoint.to_owned(), image.clone());
         blocking(move || snapshot::compact(&data, &checkpoint, &image, &cancelled)).await
+    }
+
+    async fn copy(&self, part: Part, from: &Path, to: &Path) -> Result<(), Error> {
+        let name = match part {
+            Part::Disk => snapshot::OVERLAY,
+            Part::Memory => place::OWN_BASE,
+        };
+        let (from, to) = (from.join(name), to.join(name));
+        blocking(move || {
+            let failed = |source| Error::io("copy a sandbox", source);
+            let source = files::open_regular(&from, false).map_err(failed)?;
+            let mut made = snapshot::Made::default();
+            let copy = made.create(to).map_err(failed)?;
+            wakeful_sys::copy::sparse_copy(&source, &copy).map_err(failed)?;
+            made.keep();
+            Ok(())
+        })
+        .await
     }
 
     async fn forget_engines(&self, needed: &[String]) -> Result<(), Error> {

@@ -83,11 +83,14 @@ impl Memory {
     }
 }
 
+/// A sandbox's own memory base.
+pub(crate) const OWN_BASE: &str = "mem.base";
+
 /// The file of a memory base.
 pub(crate) fn base_path(base: &MemoryBase, data: &Path) -> PathBuf {
     match base {
         MemoryBase::Golden(dir) => dir.join("mem"),
-        MemoryBase::Own => data.join("mem.base"),
+        MemoryBase::Own => data.join(OWN_BASE),
     }
 }
 

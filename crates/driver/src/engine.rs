@@ -95,6 +95,15 @@ pub struct EngineInfo {
     pub golden_key: String,
 }
 
+/// What of a sandbox is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Its disk.
+    Disk,
+    /// Its own memory base ([`MemoryBase::Own`](crate::MemoryBase)).
+    Memory,
+}
+
 /// How an engine ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
@@ -150,6 +159,10 @@ pub trait Driver: Send + Sync {
     /// Dropping it leaves the old image valid: the new base is renamed into place only when it is complete, and the old
     /// pages over the new base give the same memory.
     async fn compact(&self, place: &Place, checkpoint: &Path, image: &Image) -> Result<Image, Error>;
+
+    /// Copies a part of what lies in one directory (`place.data`, or a snapshot's) into another, where it must not be yet.
+    /// Nobody may write the disk meanwhile; a memory base is never written. The copy is not synced.
+    async fn copy(&self, part: Part, from: &Path, to: &Path) -> Result<(), Error>;
 
     /// Engines kept for images that are not among `needed` (keys) are removed, save the current one.
     async fn forget_engines(&self, needed: &[String]) -> Result<(), Error>;

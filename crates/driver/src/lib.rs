@@ -21,6 +21,6 @@ mod error;
 mod image;
 
 pub use capabilities::{Cancel, Capabilities, DiskKind, Isolation, OutsideTcp, Repairs};
-pub use engine::{ByteStream, Card, Driver, Engine, EngineInfo, Exit, Machine, Place, Source};
+pub use engine::{ByteStream, Card, Driver, Engine, EngineInfo, Exit, Machine, Part, Place, Source};
 pub use error::Error;
 pub use image::{Image, ImageFile, MemoryBase};

@@ -115,6 +115,12 @@ pub enum Error {
         /// Its words.
         detail: String,
     },
+    /// The tenant has a snapshot of that name.
+    #[error("there is a snapshot {0:?} already")]
+    SnapshotNameTaken(String),
+    /// There is no such snapshot.
+    #[error("there is no snapshot {0}")]
+    SnapshotNotFound(String),
     /// It was in transition for too long.
     #[error("{0} is busy")]
     Busy(SandboxId),
@@ -193,9 +199,10 @@ impl Error {
             Self::SandboxNotFound(_) => Code::SandboxNotFound,
             Self::WrongTenant(_) => Code::WrongTenant,
             Self::TemplateNotFound(_) => Code::TemplateNotFound,
+            Self::SnapshotNotFound(_) => Code::SnapshotNotFound,
             Self::TemplateNotReady { .. } => Code::TemplateNotReady,
             Self::SharedTemplate(_) => Code::Forbidden,
-            Self::NameTaken(_) | Self::TenantNameTaken(_) => Code::NameTaken,
+            Self::NameTaken(_) | Self::TenantNameTaken(_) | Self::SnapshotNameTaken(_) => Code::NameTaken,
             Self::TenantNotFound(_) => Code::TenantNotFound,
             Self::TenantInUse { .. } => Code::TenantInUse,
             Self::KeyNotFound(_) => Code::KeyNotFound,
@@ -235,14 +242,17 @@ impl Error {
             Self::Store(source) => source.kind(),
             Self::Driver(source) => source.kind(),
             Self::Network(source) => source.kind(),
-            Self::SandboxNotFound(_) | Self::TemplateNotFound(_) | Self::TenantNotFound(_) | Self::KeyNotFound(_) => {
-                Kind::NotFound
-            }
+            Self::SandboxNotFound(_)
+            | Self::TemplateNotFound(_)
+            | Self::SnapshotNotFound(_)
+            | Self::TenantNotFound(_)
+            | Self::KeyNotFound(_) => Kind::NotFound,
             Self::WrongTenant(_) | Self::SharedTemplate(_) => Kind::Denied,
             Self::Invalid { .. } | Self::Guest { .. } => Kind::Invalid,
             Self::TemplateNotReady { .. }
             | Self::NameTaken(_)
             | Self::TenantNameTaken(_)
+            | Self::SnapshotNameTaken(_)
             | Self::TenantInUse { .. }
             | Self::LastKey(_)
             | Self::Refused { .. }
@@ -286,6 +296,7 @@ impl Error {
             }
             Self::SuspendedDuringExec { id, .. } => Some(format!("POST /v1/sandboxes/{id}/wake, or any call on it")),
             Self::TemplateNotFound(_) => Some("GET /v1/templates lists what there is".into()),
+            Self::SnapshotNotFound(_) => Some("GET /v1/snapshots lists what there is".into()),
             Self::SharedTemplate(_) => Some("a template of your own may have the same name".into()),
             Self::TenantNotFound(_) => Some("GET /v1/tenants lists what there is".into()),
             Self::KeyNotFound(_) => Some("GET /v1/keys lists what there is".into()),

@@ -35,6 +35,14 @@ pub(crate) fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Syncs every file directly in a directory; the caller syncs the directory.
+pub(crate) fn sync_files(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        File::open(entry?.path())?.sync_all()?;
+    }
+    Ok(())
+}
+
 /// Renames a complete directory into place and makes that durable.
 pub(crate) fn publish_dir(from: &Path, to: &Path) -> io::Result<()> {
     sync_dir(from)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use wakeful_driver::{Machine, Place};
-use wakeful_model::{SandboxId, TemplateId};
+use wakeful_model::{SandboxId, SnapshotId, TemplateId};
 
 /// The data directory and the directory for sockets.
 #[derive(Clone, Debug)]
@@ -41,6 +41,14 @@ impl Layout {
 
     pub(crate) fn place(&self, id: &SandboxId) -> Place {
         Place { name: id.to_string(), run: self.run.join(id.bare()), data: self.sandbox(id) }
+    }
+
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.data.join("snapshots")
+    }
+
+    pub(crate) fn snapshot(&self, id: &SnapshotId) -> PathBuf {
+        self.snapshots().join(id.as_str())
     }
 
     /// One directory per checkpoint, named by the generation that it ends: a new one never overwrites an old one.

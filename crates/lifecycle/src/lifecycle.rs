@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::network::{Network, Uplinks};
 use crate::owner::{self, Ask, Handle, Reply};
 use crate::registry::Registry;
+use crate::snapshots::Holds;
 use crate::templates::Builds;
 use crate::view::{Live, SandboxView};
 use crate::{Error, Layout, NewSandbox, busy, files, ops, recover};
@@ -118,6 +119,7 @@ pub(crate) struct Inner {
     driver: OnceCell<Arc<dyn Driver>>,
     pub(crate) owners: Mutex<HashMap<SandboxId, Handle>>,
     pub(crate) goldens: Goldens,
+    pub(crate) holds: Holds,
     pub(crate) builds: Builds,
     pub(crate) turns: Turns,
     pub(crate) news: News,
@@ -230,6 +232,7 @@ impl Lifecycle {
             driver: OnceCell::new(),
             owners: Mutex::default(),
             goldens: Goldens::default(),
+            holds: Holds::default(),
             builds: Builds::default(),
             turns: Turns::default(),
             news: News::default(),
@@ -463,7 +466,7 @@ impl Lifecycle {
         in_time
     }
 
-    fn refuse_if_draining(&self) -> Result<(), Error> {
+    pub(crate) fn refuse_if_draining(&self) -> Result<(), Error> {
         if self.is_draining() { Err(Error::ShuttingDown) } else { Ok(()) }
     }
 

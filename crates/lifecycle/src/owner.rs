@@ -12,7 +12,9 @@ use crate::busy::{Inquiry, Knock, Looks};
 use crate::compaction::Compaction;
 use crate::deadline::{self, Deadline};
 use crate::lifecycle::{Inner, error_chain};
+use crate::ops::Cut;
 use crate::patch::Patch;
+use crate::snapshots::Origin;
 use crate::uses::{News, Uses};
 use crate::view::{Awake, AwakeReason, Live};
 use crate::{Error, guest, ops, tenants};
@@ -45,6 +47,7 @@ pub(crate) enum Ask {
     Wake { join: bool },
     Keepalive { timeout: Option<Duration> },
     Patch { patch: Box<Patch>, cause: Cause },
+    Cut(Cut),
     Destroy { cause: Cause },
 }
 
@@ -89,16 +92,19 @@ pub(crate) struct Start {
 /// An operation and what it needs to know.
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
-    Create,
+    Create { from: Option<Arc<Origin>> },
     Suspend { memory: bool, cause: Cause },
     Wake { cause: Cause },
+    Cut(Cut),
     Destroy { cause: Cause },
 }
 
 impl Plan {
     pub(crate) const fn op(&self) -> Op {
         match self {
-            Self::Create => Op::Create,
+            Self::Create { .. } => Op::Create,
+            Self::Cut(Cut { name: Some(_), .. }) => Op::Snapshot,
+            Self::Cut(Cut { name: None, .. }) => Op::Fork,
             Self::Suspend { .. } => Op::Suspend,
             Self::Wake { .. } => Op::Wake,
             Self::Destroy { .. } => Op::Destroy,
@@ -107,7 +113,7 @@ impl Plan {
 
     const fn cause(&self) -> Cause {
         match self {
-            Self::Create => Cause::Api,
+            Self::Create { .. } | Self::Cut(_) => Cause::Api,
             Self::Suspend { cause, .. } | Self::Wake { cause } | Self::Destroy { cause } => *cause,
         }
     }
@@ -264,6 +270,7 @@ impl Owner {
             Ask::Wake { join } => machine::Ask::Wake { join },
             Ask::Keepalive { .. } => machine::Ask::Keepalive,
             Ask::Patch { .. } => machine::Ask::Change,
+            Ask::Cut(ref cut) => machine::Ask::Cut { fork: cut.name.is_none() },
             Ask::Destroy { .. } => machine::Ask::Destroy,
         };
         if let Some(operation) = &mut self.operation {
@@ -278,6 +285,7 @@ impl Owner {
                 let plan = match (&ask, op) {
                     (Ask::Suspend { memory }, _) => Plan::Suspend { memory: *memory, cause: Cause::Api },
                     (Ask::Destroy { cause }, _) => Plan::Destroy { cause: *cause },
+                    (Ask::Cut(cut), _) => Plan::Cut(cut.clone()),
                     (Ask::Access { .. }, _) => Plan::Wake { cause: Cause::Access },
                     (Ask::Wake { .. } | Ask::Keepalive { .. } | Ask::Patch { .. }, _) => {
                         Plan::Wake { cause: Cause::Api }
@@ -308,7 +316,7 @@ impl Owner {
                 self.note_activity(self.inner.now());
                 Ok(Reply::Done)
             }
-            Ask::Suspend { .. } | Ask::Destroy { .. } => Ok(Reply::Done),
+            Ask::Suspend { .. } | Ask::Cut(_) | Ask::Destroy { .. } => Ok(Reply::Done),
         };
         let _ = reply.send(answer);
     }
@@ -397,11 +405,11 @@ impl Owner {
         let event = match plan {
             Plan::Suspend { cause, .. } => Some(ops::event(&row, EventType::SuspendStarted, cause, None, None)),
             Plan::Wake { cause } => Some(ops::event(&row, EventType::WakeStarted, cause, None, None)),
-            Plan::Create | Plan::Destroy { .. } => None,
+            Plan::Create { .. } | Plan::Cut(_) | Plan::Destroy { .. } => None,
         };
         // A create's row was inserted with its intent. Every other operation writes one, also over an older one: if the row
         // is no longer what we know (a commit that nobody could vouch for), this fails before anything is touched.
-        if !matches!(plan, Plan::Create) {
+        if !matches!(plan, Plan::Create { .. }) {
             let written = match plan {
                 Plan::Wake { .. } => tenants::admit_wake(&self.inner, row, event.as_ref()).await,
                 _ => ops::swap(&self.inner, row, event.as_ref()).await,
@@ -459,7 +467,7 @@ impl Owner {
                 warn!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), error = error_chain(&**error), "operation failed");
             }
         }
-        if let (Ok(()), Plan::Wake { .. } | Plan::Create) = (&result, &plan) {
+        if let (Ok(()), Plan::Wake { .. } | Plan::Create { .. }) = (&result, &plan) {
             self.note_activity(self.inner.now());
         }
         // Whoever is answered next looks at what others see.
@@ -469,14 +477,19 @@ impl Owner {
         {
             self.answer_bound(error);
         }
-        if let (Ok(()), Plan::Suspend { .. }) = (&result, &plan) {
+        // A sleeper's was stopped by a cut.
+        if let (Ok(()), Plan::Suspend { .. }) | (_, Plan::Cut(_)) = (&result, &plan)
+            && let State::Suspended(_) = self.row.state
+        {
             self.compaction = Compaction::begin(&self.inner, &self.row);
         }
         // Those whose very wish is done come first: an access that waited too may begin to undo it.
         let done = |waiter: &Waiter| {
             waiter.bound
                 && match (&plan, &waiter.ask) {
-                    (Plan::Create, _) | (Plan::Suspend { .. }, Ask::Suspend { .. }) => result.is_ok(),
+                    (Plan::Create { .. }, _)
+                    | (Plan::Suspend { .. }, Ask::Suspend { .. })
+                    | (Plan::Cut(_), Ask::Cut(_)) => result.is_ok(),
                     _ => false,
                 }
         };
@@ -585,7 +598,10 @@ impl Owner {
                 self.begin(plan, true).await;
             }
             Outcome::Begin(Op::Destroy) => self.begin(Plan::Destroy { cause }, true).await,
-            Outcome::Begin(Op::Create | Op::Wake) | Outcome::Move(_) | Outcome::Later | Outcome::Ignore => {}
+            Outcome::Begin(Op::Create | Op::Wake | Op::Snapshot | Op::Fork)
+            | Outcome::Move(_)
+            | Outcome::Later
+            | Outcome::Ignore => {}
         }
     }
 

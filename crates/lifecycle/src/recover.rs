@@ -9,6 +9,7 @@
 //! | `suspended`, memory spent, waking | alive | the wake is finished, if its agent confirms; else reaped |
 //! | `failed` | any | reaped |
 //! | any, destroying | any | destroyed |
+//! | any, being cut | any | as it was; the copy is whole and has a row, or goes |
 //!
 //! Then everything that no row names is removed: engines, run directories, sandbox directories, trash.
 
@@ -77,6 +78,7 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
         files::remove_dir(&trash)
     })
     .await?;
+    inner.recover_snapshots().await?;
     inner.resume_builds().await
 }
 
@@ -89,7 +91,8 @@ pub(crate) async fn forget_unused(inner: &Inner) -> Result<(), Error> {
         return Ok(());
     }
     let checkpoints: Vec<_> = rows.iter().map(ops::Checkpoint::of).collect::<Result<_, _>>()?;
-    let images = || checkpoints.iter().flatten().map(|checkpoint| &checkpoint.image);
+    let kept = inner.snapshot_images().await?;
+    let images = || checkpoints.iter().flatten().map(|checkpoint| &checkpoint.image).chain(&kept);
     let engines: Vec<String> = images().map(|image| image.engine.clone()).collect();
     driver.forget_engines(&engines).await?;
     let mapped: HashSet<std::path::PathBuf> = images()
@@ -123,6 +126,7 @@ async fn without_engines(inner: &Arc<Inner>, rows: Vec<Sandbox>, why: &Error) ->
     for row in rows {
         own(inner, Start { row, held: Held::default(), first: None });
     }
+    inner.recover_snapshots().await?;
     inner.resume_builds().await
 }
 

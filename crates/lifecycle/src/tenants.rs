@@ -116,8 +116,10 @@ impl Registry {
                 Ok(())
             }
             Removal::NotFound => Err(no_tenant(name)),
-            Removal::InUse { sandboxes, templates, keys } => Err(Error::TenantInUse {
-                detail: format!("tenant {name} has {sandboxes} sandboxes, {templates} templates and {keys} keys"),
+            Removal::InUse { sandboxes, templates, snapshots, keys } => Err(Error::TenantInUse {
+                detail: format!(
+                    "tenant {name} has {sandboxes} sandboxes, {templates} templates, {snapshots} snapshots and {keys} keys"
+                ),
             }),
         }
     }

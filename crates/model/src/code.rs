@@ -35,6 +35,7 @@ pub enum Code {
     MethodNotAllowed,
     SandboxNotFound,
     TemplateNotFound,
+    SnapshotNotFound,
     TenantNotFound,
     KeyNotFound,
     PathNotFound,

@@ -114,6 +114,11 @@ id!(
     "tpl_"
 );
 id!(
+    /// A copy of a sandbox's memory and disk.
+    SnapshotId,
+    "snp_"
+);
+id!(
     /// An API key; not the secret itself.
     KeyId,
     "key_"

@@ -15,6 +15,7 @@ mod policy;
 mod port;
 mod sandbox;
 mod size;
+mod snapshot;
 mod template;
 mod tenant;
 
@@ -24,7 +25,7 @@ pub use egress::{
     Cidr, Destination, Egress, EgressMode, InvalidEgress, Rule, Rules, Verdict as EgressVerdict, name_matches,
 };
 pub use event::{Cause, Event, EventType};
-pub use id::{InvalidId, KeyId, OperationId, SandboxId, TemplateId};
+pub use id::{InvalidId, KeyId, OperationId, SandboxId, SnapshotId, TemplateId};
 pub use key::{Digest, InvalidScope, Key, Scope, new_key, read_key};
 pub use kind::Kind;
 pub use machine::{Ask, Bootable, Fact, Memory, Op, Outcome, Refusal, State, Verdict, decide, observe};
@@ -32,6 +33,7 @@ pub use policy::{Mode, OnExpiry, Policy};
 pub use port::Port;
 pub use sandbox::{Failure, Sandbox, Transition};
 pub use size::{InvalidSize, SIZES, Size, preset};
+pub use snapshot::{Content, Snapshot};
 pub use template::{BuildError, Template, TemplateSource, TemplateStatus};
 pub use tenant::{InvalidTenant, Limit, Limits, Tenant, Usage, check_tenant};
 

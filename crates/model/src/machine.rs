@@ -105,6 +105,10 @@ pub enum Op {
     Wake,
     /// Anything to destroyed.
     Destroy,
+    /// A copy of memory and disk is kept; it is afterwards what it was before.
+    Snapshot,
+    /// A copy of memory and disk is cut, for others to begin with; it is afterwards what it was before.
+    Fork,
 }
 
 /// What somebody wants.
@@ -126,6 +130,11 @@ pub enum Ask {
     Keepalive,
     /// Change what its row says of it: labels, policy.
     Change,
+    /// Cut a copy of it.
+    Cut {
+        /// For new sandboxes to begin with, rather than to keep.
+        fork: bool,
+    },
     /// End it.
     Destroy,
 }
@@ -177,8 +186,11 @@ pub enum Refusal {
 pub const fn calls_off(ask: Ask, under_way: Op) -> bool {
     match (ask, under_way) {
         (Ask::Access { .. } | Ask::Wake { .. } | Ask::Keepalive, Op::Suspend) => true,
-        (Ask::Access { .. } | Ask::Wake { .. } | Ask::Keepalive, Op::Create | Op::Wake | Op::Destroy)
-        | (Ask::Suspend | Ask::Change | Ask::Destroy, _) => false,
+        (
+            Ask::Access { .. } | Ask::Wake { .. } | Ask::Keepalive,
+            Op::Create | Op::Wake | Op::Destroy | Op::Snapshot | Op::Fork,
+        )
+        | (Ask::Suspend | Ask::Change | Ask::Cut { .. } | Ask::Destroy, _) => false,
     }
 }
 
@@ -191,6 +203,7 @@ pub const fn decide(at: State, under_way: Option<Op>, ask: Ask) -> Verdict {
         Ask::Wake { join } => decide_wake(at, under_way, join),
         Ask::Keepalive => decide_keepalive(at, under_way),
         Ask::Change => decide_change(at, under_way),
+        Ask::Cut { fork } => decide_cut(at, under_way, fork),
         Ask::Destroy => decide_destroy(at, under_way),
     }
 }
@@ -203,13 +216,14 @@ const fn decide_access(at: State, under_way: Option<Op>, auto_resume: bool) -> V
         (Suspended(_), None) => Verdict::Refuse(Refusal::Suspended),
         (Creating, None) => Verdict::Refuse(Refusal::NotYetRunning),
         (Failed(_), None) => Verdict::Refuse(Refusal::Failed),
-        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy)) => {
+        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy | Op::Snapshot | Op::Fork)) => {
             Verdict::Refuse(Refusal::Destroyed)
         }
         (Creating | Running | Suspended(_) | Failed(_), Some(Op::Destroy)) => Verdict::Refuse(Refusal::Destroyed),
-        (Creating | Running | Suspended(_) | Failed(_), Some(op @ (Op::Create | Op::Suspend | Op::Wake))) => {
-            Verdict::After(op)
-        }
+        (
+            Creating | Running | Suspended(_) | Failed(_),
+            Some(op @ (Op::Create | Op::Suspend | Op::Wake | Op::Snapshot | Op::Fork)),
+        ) => Verdict::After(op),
     }
 }
 
@@ -221,12 +235,15 @@ const fn decide_suspend(at: State, under_way: Option<Op>) -> Verdict {
         (Suspended(_), None) => Verdict::Already,
         (Creating, None) => Verdict::Refuse(Refusal::NotYetRunning),
         (Failed(_), None) => Verdict::Refuse(Refusal::Failed),
-        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy)) => {
+        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy | Op::Snapshot | Op::Fork)) => {
             Verdict::Refuse(Refusal::Destroyed)
         }
         (Creating | Running | Suspended(_) | Failed(_), Some(Op::Destroy)) => Verdict::Refuse(Refusal::Destroyed),
-        (Running, Some(op @ (Op::Create | Op::Wake))) => Verdict::After(op),
-        (Creating | Suspended(_) | Failed(_), Some(op @ (Op::Create | Op::Suspend | Op::Wake))) => Verdict::After(op),
+        (Running, Some(op @ (Op::Create | Op::Wake | Op::Snapshot | Op::Fork))) => Verdict::After(op),
+        (
+            Creating | Suspended(_) | Failed(_),
+            Some(op @ (Op::Create | Op::Suspend | Op::Wake | Op::Snapshot | Op::Fork)),
+        ) => Verdict::After(op),
     }
 }
 
@@ -239,12 +256,16 @@ const fn decide_wake(at: State, under_way: Option<Op>, join: bool) -> Verdict {
         (Suspended(_) | Failed(_), Some(Op::Wake)) => Verdict::Refuse(Refusal::WakeInProgress),
         (Creating, None) => Verdict::Refuse(Refusal::NotYetRunning),
         (Failed(Bootable::No), None) => Verdict::Refuse(Refusal::NotWakeable),
-        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy)) => {
+        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy | Op::Snapshot | Op::Fork)) => {
             Verdict::Refuse(Refusal::NotWakeable)
         }
         (Creating | Running | Suspended(_) | Failed(_), Some(Op::Destroy)) => Verdict::Refuse(Refusal::NotWakeable),
-        (Creating | Running, Some(op @ (Op::Create | Op::Suspend | Op::Wake))) => Verdict::After(op),
-        (Suspended(_) | Failed(_), Some(op @ (Op::Create | Op::Suspend))) => Verdict::After(op),
+        (Creating | Running, Some(op @ (Op::Create | Op::Suspend | Op::Wake | Op::Snapshot | Op::Fork))) => {
+            Verdict::After(op)
+        }
+        (Suspended(_) | Failed(_), Some(op @ (Op::Create | Op::Suspend | Op::Snapshot | Op::Fork))) => {
+            Verdict::After(op)
+        }
     }
 }
 
@@ -253,13 +274,14 @@ const fn decide_keepalive(at: State, under_way: Option<Op>) -> Verdict {
     match (at, under_way) {
         (Running, None) => Verdict::Already,
         (Creating | Suspended(_) | Failed(_), None) => Verdict::Refuse(Refusal::NotRunning),
-        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy)) => {
+        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy | Op::Snapshot | Op::Fork)) => {
             Verdict::Refuse(Refusal::NotRunning)
         }
         (Creating | Running | Suspended(_) | Failed(_), Some(Op::Destroy)) => Verdict::Refuse(Refusal::NotRunning),
-        (Creating | Running | Suspended(_) | Failed(_), Some(op @ (Op::Create | Op::Suspend | Op::Wake))) => {
-            Verdict::After(op)
-        }
+        (
+            Creating | Running | Suspended(_) | Failed(_),
+            Some(op @ (Op::Create | Op::Suspend | Op::Wake | Op::Snapshot | Op::Fork)),
+        ) => Verdict::After(op),
     }
 }
 
@@ -268,13 +290,31 @@ const fn decide_change(at: State, under_way: Option<Op>) -> Verdict {
     use State::{Creating, Destroyed, Failed, Running, Suspended};
     match (at, under_way) {
         (Creating | Running | Suspended(_) | Failed(_), None) => Verdict::Already,
-        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy)) => {
+        (Destroyed, None | Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy | Op::Snapshot | Op::Fork)) => {
             Verdict::Refuse(Refusal::Destroyed)
         }
         (Creating | Running | Suspended(_) | Failed(_), Some(Op::Destroy)) => Verdict::Refuse(Refusal::Destroyed),
-        (Creating | Running | Suspended(_) | Failed(_), Some(op @ (Op::Create | Op::Suspend | Op::Wake))) => {
-            Verdict::After(op)
+        (
+            Creating | Running | Suspended(_) | Failed(_),
+            Some(op @ (Op::Create | Op::Suspend | Op::Wake | Op::Snapshot | Op::Fork)),
+        ) => Verdict::After(op),
+    }
+}
+
+/// Two cuts are two copies: nobody joins another's.
+const fn decide_cut(at: State, under_way: Option<Op>, fork: bool) -> Verdict {
+    use State::{Creating, Destroyed, Failed, Running, Suspended};
+    match (at, under_way) {
+        (Running | Suspended(_), None) => Verdict::Start(if fork { Op::Fork } else { Op::Snapshot }),
+        (Creating, None) => Verdict::Refuse(Refusal::NotYetRunning),
+        (Failed(_), None) => Verdict::Refuse(Refusal::Failed),
+        (Destroyed, _) | (Creating | Running | Suspended(_) | Failed(_), Some(Op::Destroy)) => {
+            Verdict::Refuse(Refusal::Destroyed)
         }
+        (
+            Creating | Running | Suspended(_) | Failed(_),
+            Some(op @ (Op::Create | Op::Suspend | Op::Wake | Op::Snapshot | Op::Fork)),
+        ) => Verdict::After(op),
     }
 }
 
@@ -287,7 +327,7 @@ const fn decide_destroy(at: State, under_way: Option<Op>) -> Verdict {
         // Every operation has an end of its own, so destroy waits for it rather than pulling files from under it.
         (
             Creating | Running | Suspended(_) | Failed(_) | Destroyed,
-            Some(op @ (Op::Create | Op::Suspend | Op::Wake)),
+            Some(op @ (Op::Create | Op::Suspend | Op::Wake | Op::Snapshot | Op::Fork)),
         ) => Verdict::After(op),
     }
 }
@@ -377,7 +417,7 @@ pub const fn observe(at: State, under_way: Option<Op>, fact: Fact) -> Outcome {
         // An operation under way notices the death of its engine itself, and ends with a fact of its own.
         (Fact::EngineEnded, Running) => match under_way {
             None => Outcome::Move(Failed(Bootable::Yes)),
-            Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy) => Outcome::Later,
+            Some(Op::Create | Op::Suspend | Op::Wake | Op::Destroy | Op::Snapshot | Op::Fork) => Outcome::Later,
         },
         (Fact::EngineEnded, Creating | Suspended(_) | Failed(_)) => Outcome::Ignore,
 
@@ -389,12 +429,12 @@ pub const fn observe(at: State, under_way: Option<Op>, fact: Fact) -> Outcome {
         (Fact::LeaseEnded, Creating | Running | Suspended(_) | Failed(_)) => match under_way {
             None => Outcome::Begin(Op::Destroy),
             Some(Op::Destroy) => Outcome::Ignore,
-            Some(Op::Create | Op::Suspend | Op::Wake) => Outcome::Later,
+            Some(Op::Create | Op::Suspend | Op::Wake | Op::Snapshot | Op::Fork) => Outcome::Later,
         },
         (Fact::IdleElapsed, Running) => match under_way {
             None => Outcome::Begin(Op::Suspend),
             Some(Op::Suspend | Op::Destroy) => Outcome::Ignore,
-            Some(Op::Create | Op::Wake) => Outcome::Later,
+            Some(Op::Create | Op::Wake | Op::Snapshot | Op::Fork) => Outcome::Later,
         },
         (Fact::IdleElapsed, Creating | Suspended(_) | Failed(_)) => Outcome::Ignore,
     }
@@ -413,6 +453,8 @@ mod tests {
             Ask::Suspend,
             Ask::Wake { join: true },
             Ask::Wake { join: false },
+            Ask::Cut { fork: true },
+            Ask::Cut { fork: false },
             Ask::Keepalive,
             Ask::Change,
             Ask::Destroy,
@@ -453,6 +495,8 @@ mod tests {
             Op::Suspend => Fact::CheckpointMade(Memory::Kept),
             Op::Wake => Fact::Woken,
             Op::Destroy => Fact::Gone,
+            // It is what it was.
+            Op::Snapshot | Op::Fork => Fact::SuspendAbandoned,
         }
     }
 
@@ -491,7 +535,8 @@ mod tests {
                 let refused_on_purpose = matches!((ask, again), (Ask::Wake { join: false }, Verdict::Refuse(Refusal::WakeInProgress)));
                 prop_assert!(refused_on_purpose || matches!(again, Verdict::Join(_) | Verdict::After(_)), "{again:?}");
                 let after = moved(at, success(op));
-                prop_assert!(matches!(decide(after, None, ask), Verdict::Already), "{after:?}");
+                let done = matches!(decide(after, None, ask), Verdict::Already);
+                prop_assert!(done || (matches!(ask, Ask::Cut { .. }) && after == at), "{after:?}");
             }
         }
 

@@ -11,7 +11,8 @@ mod sqlite;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use wakeful_model::{
-    Event, Key, KeyId, Kind, Limit, Limits, Mode, Port, Sandbox, SandboxId, Template, TemplateId, Tenant, Usage,
+    Event, Key, KeyId, Kind, Limit, Limits, Mode, Port, Sandbox, SandboxId, Snapshot, SnapshotId, Template, TemplateId,
+    Tenant, Usage,
 };
 
 pub use claim::{Answer, Claim};
@@ -104,6 +105,8 @@ pub enum Removal {
         sandboxes: u64,
         /// Templates that are not deleted.
         templates: u64,
+        /// Snapshots.
+        snapshots: u64,
         /// Keys.
         keys: u64,
     },
@@ -190,7 +193,7 @@ pub trait Store: Send + Sync {
     /// Removes the row.
     async fn remove_template(&self, id: &TemplateId) -> Result<(), Error>;
 
-    /// How many sandboxes that are not destroyed stand on this template.
+    /// How many sandboxes that are not destroyed, and snapshots, stand on this template.
     async fn template_users(&self, id: &TemplateId) -> Result<u64, Error>;
 
     /// Writes down what a key of a tenant stands for, durably, unless it stands for something since `expired` or later:
@@ -234,6 +237,18 @@ pub trait Store: Send + Sync {
 
     /// One of them.
     async fn port(&self, id: &SandboxId, port: u16) -> Result<Option<Port>, Error>;
+
+    /// Adds a snapshot, whose files are whole by now; `false` if its tenant has one of that name. Durable when it returns.
+    async fn insert_snapshot(&self, row: &Snapshot) -> Result<bool, Error>;
+
+    /// Removes a snapshot, before its files; `false` if there is none. Durable when it returns.
+    async fn remove_snapshot(&self, id: &SnapshotId) -> Result<bool, Error>;
+
+    /// One snapshot.
+    async fn snapshot(&self, id: &SnapshotId) -> Result<Option<Snapshot>, Error>;
+
+    /// All named ones of a tenant, the newest first. `None`: of all tenants, those of forks too.
+    async fn snapshots(&self, tenant: Option<&str>) -> Result<Vec<Snapshot>, Error>;
 
     /// As [`insert_sandbox`](Self::insert_sandbox), if its tenant's limits allow one more of its memory and disk. However
     /// many ask at once, a limit is never passed.

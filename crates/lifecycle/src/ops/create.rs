@@ -1,4 +1,5 @@
-//! Create: admit → row and intent → golden snapshot → clone, stopped → hello, `cont` → restore → commit.
+//! Create: admit → row and intent → golden snapshot → clone, stopped → hello, `cont` → restore → commit. From a snapshot:
+//! its disk is copied and its memory loaded instead.
 //!
 //! A crash anywhere before the commit leaves a `creating` row; `recover` destroys what it finds, since nobody was told
 //! the id yet.
@@ -7,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tracing::error;
-use wakeful_driver::Source;
+use tracing::{error, warn};
+use wakeful_driver::{MemoryBase, Part, Place, Source};
 use wakeful_model::{
-    Cause, Code, EventType, Fact, Failure, Mode, OnExpiry, Op, OperationId, Outcome, Policy, Sandbox, SandboxId, Size,
-    State, TemplateStatus, Transition, observe, preset,
+    Cause, Code, Content, EventType, Fact, Failure, Mode, OnExpiry, Op, OperationId, Outcome, Policy, Sandbox,
+    SandboxId, Size, Snapshot, State, TemplateStatus, Transition, observe, preset,
 };
 
 use super::{event, machine_of, swap};
@@ -19,25 +20,38 @@ use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
 use crate::patch::bounded;
+use crate::snapshots::Origin;
 use crate::{Error, NewSandbox, crash, files, tenants};
 
 /// How long a fresh clone may take to answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(20);
+
+/// How long a boot may take.
+const BOOTED: Duration = Duration::from_secs(90);
+/// Above every generation that a sandbox reaches by waking.
+const FORKED: u64 = 1 << 32;
 
 /// What the asker of a create waits for.
 pub(crate) type Answer = oneshot::Receiver<Result<Reply, Error>>;
 
 /// Checks the request against template, defaults and limits, writes the row with its intent, and gives it an owner.
 pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) -> Result<(SandboxId, Answer), Error> {
-    let row = resolve(inner, id, new).await?;
+    let from = inner.origin(&new.tenant, &new.template).await?;
+    let content = match &from {
+        Some(origin) => of_snapshot(&origin.snapshot, &new)?,
+        None => of_template(inner, &new).await?,
+    };
+    let parent = from.as_ref().map(|origin| origin.snapshot.sandbox_id.clone());
+    let row = resolve(inner, id, new, content, parent).await?;
     tenants::admit(inner, &row).await?;
     let id = row.id.clone();
     let (reply, answer) = oneshot::channel();
-    own(inner, Start { row, held: Held::default(), first: Some((Plan::Create, Some(reply))) });
+    own(inner, Start { row, held: Held::default(), first: Some((Plan::Create { from }, Some(reply))) });
     Ok((id, answer))
 }
 
-async fn resolve(inner: &Inner, id: SandboxId, new: NewSandbox) -> Result<Sandbox, Error> {
+/// What a new sandbox gets from its template, in the size that was asked for.
+async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Content, Error> {
     let template = inner.find_template(&new.tenant, &new.template).await?;
     let base = match (template.status, &template.base) {
         (TemplateStatus::Ready, Some(base)) => base.clone(),
@@ -58,29 +72,8 @@ async fn resolve(inner: &Inner, id: SandboxId, new: NewSandbox) -> Result<Sandbo
     let disk_mb = new.disk_mb.unwrap_or(inner.defaults.disk_mb);
     Size::check(cpu, memory_mb, disk_mb)
         .map_err(|error| Error::invalid(Code::InvalidSize, error.field(), error.to_string()))?;
-    inner.check_capacity(u64::from(memory_mb))?;
-
-    let driver = inner.driver().await?;
-    let engine = driver.engine();
-    if let Some(wanted) = new.runtime.as_deref().filter(|wanted| *wanted != "auto" && *wanted != engine.runtime) {
-        return Err(Error::RuntimeUnavailable(format!(
-            "{wanted} is not the runtime of this daemon, which is {}",
-            engine.runtime
-        )));
-    }
-
-    let now = inner.now();
-    let mut secret = [0u8; 32];
-    getrandom::fill(&mut secret).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
-    let mut env = template.env.clone();
-    env.extend(new.env.clone());
-    env.insert("WAKEFUL_SANDBOX_ID".into(), id.to_string());
-    env.insert("WAKEFUL_TEMPLATE".into(), template.name.clone());
-    Ok(Sandbox {
-        version: 1,
-        tenant: new.tenant.clone(),
-        state: State::Creating,
-        transition: Some(Transition { id: OperationId::random(), op: Op::Create, since: now, automatic: false }),
+    let engine = inner.driver().await?.engine().clone();
+    Ok(Content {
         template: template.name,
         template_id: template.id,
         base,
@@ -90,9 +83,79 @@ async fn resolve(inner: &Inner, id: SandboxId, new: NewSandbox) -> Result<Sandbo
         disk_mb,
         user: template.user,
         workdir: template.workdir,
+        env: template.env,
+        env_keys: Vec::new(),
+        egress: template.egress,
+        runtime: engine.runtime,
+        accel: engine.accel,
+        image: None,
+        secret: [0; 32],
+    })
+}
+
+/// What a new sandbox gets from a snapshot: all of it, its size included.
+fn of_snapshot(snapshot: &Snapshot, new: &NewSandbox) -> Result<Content, Error> {
+    let content = snapshot.content.clone();
+    let other = [
+        ("size", new.size.is_some() && new.size != content.size),
+        ("cpu", new.cpu.is_some_and(|cpu| cpu != content.cpu)),
+        ("memory_mb", new.memory_mb.is_some_and(|memory| memory != content.memory_mb)),
+        ("disk_mb", new.disk_mb.is_some_and(|disk| disk != content.disk_mb)),
+    ];
+    match other.into_iter().find(|(_, other)| *other) {
+        Some((field, _)) => {
+            Err(Error::invalid(Code::InvalidCombination, field, "a snapshot has the size of what it was taken of"))
+        }
+        None => Ok(content),
+    }
+}
+
+async fn resolve(
+    inner: &Inner,
+    id: SandboxId,
+    new: NewSandbox,
+    content: Content,
+    parent_id: Option<SandboxId>,
+) -> Result<Sandbox, Error> {
+    inner.check_capacity(u64::from(content.memory_mb))?;
+    let driver = inner.driver().await?;
+    let engine = driver.engine();
+    let wanted = new.runtime.as_deref().filter(|wanted| *wanted != "auto").unwrap_or(&content.runtime);
+    if *wanted != engine.runtime {
+        return Err(Error::RuntimeUnavailable(format!(
+            "{wanted} is not the runtime of this daemon, which is {}",
+            engine.runtime
+        )));
+    }
+
+    let now = inner.now();
+    let mut secret = [0u8; 32];
+    getrandom::fill(&mut secret).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
+    let mut env = content.env;
+    env.extend(new.env.clone());
+    env.insert("WAKEFUL_SANDBOX_ID".into(), id.to_string());
+    env.insert("WAKEFUL_TEMPLATE".into(), content.template.clone());
+    let mut env_keys = content.env_keys;
+    env_keys.extend(new.env.keys().cloned());
+    env_keys.sort_unstable();
+    env_keys.dedup();
+    Ok(Sandbox {
+        version: 1,
+        tenant: new.tenant.clone(),
+        state: State::Creating,
+        transition: Some(Transition { id: OperationId::random(), op: Op::Create, since: now, automatic: false }),
+        template: content.template,
+        template_id: content.template_id,
+        base: content.base,
+        size: content.size,
+        cpu: content.cpu,
+        memory_mb: content.memory_mb,
+        disk_mb: content.disk_mb,
+        user: content.user,
+        workdir: content.workdir,
         env,
-        env_keys: new.env.keys().cloned().collect(),
-        egress: new.egress.clone().unwrap_or(template.egress),
+        env_keys,
+        egress: new.egress.clone().unwrap_or(content.egress),
         runtime: engine.runtime.clone(),
         accel: engine.accel.clone(),
         runtime_generation: 1,
@@ -107,7 +170,7 @@ async fn resolve(inner: &Inner, id: SandboxId, new: NewSandbox) -> Result<Sandbo
         suspended_at: None,
         destroyed_at: None,
         last_activity_at: now,
-        parent_id: None,
+        parent_id,
         failure: None,
         id,
     })
@@ -173,9 +236,13 @@ impl Inner {
     }
 }
 
-pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox) -> Finished {
+pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, from: Option<Arc<Origin>>) -> Finished {
     let began = Instant::now();
-    match clone(inner, &row).await {
+    let begun = match &from {
+        None => clone(inner, &row).await,
+        Some(origin) => go_on_from(inner, &mut row, origin).await,
+    };
+    match begun {
         Ok(held) => match commit(inner, row.clone(), began).await {
             Ok(row) => Finished { row, held, result: Ok(()) },
             Err(error) => undo(inner, row, held, error).await,
@@ -184,14 +251,19 @@ pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox) -> Finished {
     }
 }
 
-async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
-    let driver = inner.driver().await?;
-    let machine = machine_of(row);
-    let golden = inner.golden(&driver, &row.template_id, &row.base, &row.user, &row.workdir, machine).await?;
+async fn make_place(inner: &Inner, row: &Sandbox) -> Result<Place, Error> {
     let place = inner.layout.place(&row.id);
     let dir = place.data.clone();
     files::blocking("make the sandbox's directory", move || files::make_private_dir(&dir)).await?;
     crash::point("create.directory");
+    Ok(place)
+}
+
+async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
+    let driver = inner.driver().await?;
+    let machine = machine_of(row);
+    let golden = inner.golden(&driver, &row.template_id, &row.base, &row.user, &row.workdir, machine).await?;
+    let place = make_place(inner, row).await?;
     let source = Source::Clone { golden: &golden.dir, image: &golden.image };
     let card = inner.uplinks.plug(row).await?;
     crash::point("create.plugged");
@@ -202,6 +274,53 @@ async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
     let guest = guest::revive(&engine, &golden.secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
     crash::point("create.restored");
     Ok(Held { engine: Some(engine), guest: Some(guest) })
+}
+
+/// Goes on where a snapshot was taken, as somebody else. Memory that no engine here can load is left: it boots from the
+/// disk and says so.
+async fn go_on_from(inner: &Arc<Inner>, row: &mut Sandbox, origin: &Origin) -> Result<Held, Error> {
+    let driver = inner.driver().await?;
+    let (machine, base) = (machine_of(row), inner.layout.base(&row.base));
+    let place = make_place(inner, row).await?;
+    let dir = inner.layout.snapshot(&origin.snapshot.id);
+    driver.copy(Part::Disk, &dir, &place.data).await?;
+    crash::point("fork.disk");
+    if let Some(image) = origin.image()? {
+        if image.base == Some(MemoryBase::Own) {
+            driver.copy(Part::Memory, &dir, &place.data).await?;
+        }
+        let card = inner.uplinks.plug(row).await?;
+        let source = Source::Wake { checkpoint: &dir, image: &image };
+        match driver.launch(&place, machine, &base, card, source).await {
+            Ok(engine) => {
+                crash::point("fork.launched");
+                inner.uplinks.settled(&row.id).await?;
+                // A number that its agent has never heard, so that it knows itself for a copy.
+                let who = Identity::of(row, FORKED + u64::from(random()?));
+                let secret = origin.snapshot.content.secret;
+                let guest = guest::revive(&engine, &secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
+                crash::point("fork.restored");
+                return Ok(Held { engine: Some(engine), guest: Some(guest) });
+            }
+            Err(rejected @ (wakeful_driver::Error::Unfit { .. } | wakeful_driver::Error::Damaged { .. })) => {
+                warn!(sandbox_id = %row.id, error = error_chain(&rejected), "memory of a snapshot rejected, booting from its disk");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    row.restored_memory = Some(false);
+    let card = inner.uplinks.plug(row).await?;
+    let engine = driver.launch(&place, machine, &base, card, Source::Boot { secret: row.secret }).await?;
+    inner.uplinks.settled(&row.id).await?;
+    let who = Identity::of(row, row.runtime_generation);
+    let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
+    Ok(Held { engine: Some(engine), guest: Some(guest) })
+}
+
+fn random() -> Result<u32, Error> {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
+    Ok(u32::from_le_bytes(bytes))
 }
 
 async fn commit(inner: &Inner, mut row: Sandbox, began: Instant) -> Result<Sandbox, Error> {

@@ -1,6 +1,7 @@
 //! The operations: each a list of steps that a crash can interrupt between any two, with what `recover` makes of it.
 
 pub(crate) mod create;
+mod cut;
 mod destroy;
 mod suspend;
 mod wake;
@@ -17,6 +18,7 @@ use crate::Error;
 use crate::lifecycle::Inner;
 use crate::owner::{Finished, Held, Plan};
 
+pub(crate) use cut::Cut;
 pub(crate) use suspend::Checkpoint;
 pub(crate) use wake::remove_stale_images;
 
@@ -26,9 +28,10 @@ pub(crate) use wake::remove_stale_images;
 pub(crate) async fn run(inner: Arc<Inner>, row: Sandbox, held: Held, plan: Plan, off: CancellationToken) -> Finished {
     let (op, began) = (plan.op(), Instant::now());
     let finished = match plan {
-        Plan::Create => create::run(&inner, row).await,
+        Plan::Create { from } => create::run(&inner, row, from).await,
         Plan::Suspend { memory, cause } => suspend::run(&inner, row, held, memory, cause, &off).await,
         Plan::Wake { cause } => wake::run(&inner, row, cause).await,
+        Plan::Cut(cut) => cut::run(&inner, row, held, &cut, Cause::Api).await,
         Plan::Destroy { cause } => destroy::run(&inner, row, held, cause).await,
     };
     if !matches!(finished.result, Err(Error::CalledOff)) {

@@ -27,7 +27,7 @@ const QUIESCE: Duration = Duration::from_secs(2);
 /// How long processes may take to end when no memory is kept.
 const POWEROFF: Duration = Duration::from_secs(15);
 /// How long a guest that goes on may take to answer.
-const GOES_ON: Duration = Duration::from_secs(20);
+pub(super) const GOES_ON: Duration = Duration::from_secs(20);
 
 /// How often, and how far apart, a database that failed in a commit is asked what it has written.
 const COMMIT_READS: u32 = 30;
@@ -119,6 +119,23 @@ async fn called_off(inner: &Inner, row: Sandbox, held: Held, cause: Cause) -> Fi
     Finished { row: clear_intent(inner, row, cause, &Error::CalledOff).await, held, result: Err(Error::CalledOff) }
 }
 
+/// The guest syncs its disk, if it does in time, and its channel is closed and seen closed. Whether it has synced.
+pub(super) async fn quiesce(row: &Sandbox, held: &Held, engine: &Arc<dyn Engine>) -> Result<bool, Error> {
+    let synced = match &held.guest {
+        Some(guest) => {
+            let synced = guest.quiesce(QUIESCE).await.unwrap_or_else(|error| {
+                warn!(sandbox_id = %row.id, %error, "the guest did not sync before it was stopped");
+                false
+            });
+            guest.clone().close().await;
+            synced
+        }
+        None => false,
+    };
+    engine.disconnected().await?;
+    Ok(synced)
+}
+
 async fn prepare(
     inner: &Inner,
     row: &Sandbox,
@@ -128,18 +145,7 @@ async fn prepare(
 ) -> Result<Checkpoint, Error> {
     // Every step is looked at, save the writing of pages, which cannot be left halfway.
     let wanted = || if off.is_cancelled() { Err(Error::CalledOff) } else { Ok(()) };
-    let disk_synced = match &held.guest {
-        Some(guest) => {
-            let synced = guest.quiesce(QUIESCE).await.unwrap_or_else(|error| {
-                warn!(sandbox_id = %row.id, %error, "the guest did not sync before its suspend");
-                false
-            });
-            guest.clone().close().await;
-            synced
-        }
-        None => false,
-    };
-    engine.disconnected().await?;
+    let disk_synced = quiesce(row, held, engine).await?;
     crash::point("suspend.quiesced");
     wanted()?;
     engine.pause().await?;
@@ -263,7 +269,7 @@ async fn clear_intent(inner: &Inner, row: Sandbox, cause: Cause, problem: &Error
 }
 
 /// The engine is lost and nothing was committed: what is left is the disk.
-async fn gone(inner: &Arc<Inner>, before: Sandbox, detail: &str) -> Finished {
+pub(super) async fn gone(inner: &Arc<Inner>, before: Sandbox, detail: &str) -> Finished {
     if let Err(error) = inner.reap(&before.id).await {
         error!(sandbox_id = %before.id, error = error_chain(&error), "could not end a lost engine");
     }

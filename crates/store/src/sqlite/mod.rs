@@ -19,6 +19,7 @@ mod ports;
 mod resources;
 mod row;
 mod sandboxes;
+mod snapshots;
 mod templates;
 mod tenants;
 
@@ -30,7 +31,10 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqlitePool, Transaction};
-use wakeful_model::{Event, Key, KeyId, Kind, Limits, Port, Sandbox, SandboxId, Template, TemplateId, Tenant, Usage};
+use wakeful_model::{
+    Event, Key, KeyId, Kind, Limits, Port, Sandbox, SandboxId, Snapshot, SnapshotId, Template, TemplateId, Tenant,
+    Usage,
+};
 
 use crate::{Admission, Answer, Claim, Error, Filter, Page, Removal, Store, Swap};
 
@@ -249,6 +253,22 @@ impl Store for SqliteStore {
 
     async fn port(&self, id: &SandboxId, port: u16) -> Result<Option<Port>, Error> {
         ports::get(self, id, port).await
+    }
+
+    async fn insert_snapshot(&self, row: &Snapshot) -> Result<bool, Error> {
+        snapshots::insert(self, row).await
+    }
+
+    async fn remove_snapshot(&self, id: &SnapshotId) -> Result<bool, Error> {
+        snapshots::remove(self, id).await
+    }
+
+    async fn snapshot(&self, id: &SnapshotId) -> Result<Option<Snapshot>, Error> {
+        snapshots::get(self, id).await
+    }
+
+    async fn snapshots(&self, tenant: Option<&str>) -> Result<Vec<Snapshot>, Error> {
+        snapshots::list(self, tenant).await
     }
 
     async fn admit_sandbox(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<()>, Error> {

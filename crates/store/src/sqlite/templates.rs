@@ -26,7 +26,8 @@ const BY_NAME: &str = "SELECT * FROM templates WHERE tenant = $1 AND name = $2 A
 const LIST: &str = "SELECT * FROM templates WHERE tenant = $1 AND status <> 'deleted' ORDER BY name";
 const LIST_ALL: &str = "SELECT * FROM templates ORDER BY tenant, name, created_at, id";
 const REMOVE: &str = "DELETE FROM templates WHERE id = $1";
-const USERS: &str = "SELECT COUNT(*) FROM sandboxes WHERE template_id = $1 AND state <> 'destroyed'";
+const USERS: &str = "SELECT (SELECT COUNT(*) FROM sandboxes WHERE template_id = $1 AND state <> 'destroyed') \
+    + (SELECT COUNT(*) FROM snapshots WHERE template_id = $1)";
 
 type Statement = Query<'static, Sqlite, SqliteArguments>;
 

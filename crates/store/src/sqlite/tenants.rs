@@ -27,6 +27,7 @@ const USAGE: &str = "SELECT COUNT(*) AS sandboxes, \
 const HOLDINGS: &str = "SELECT \
     (SELECT COUNT(*) FROM sandboxes WHERE tenant = $1 AND state <> 'destroyed') AS sandboxes, \
     (SELECT COUNT(*) FROM templates WHERE tenant = $1 AND status <> 'deleted') AS templates, \
+    (SELECT COUNT(*) FROM snapshots WHERE tenant = $1 AND name IS NOT NULL) AS snapshots, \
     (SELECT COUNT(*) FROM keys WHERE tenant = $1) AS keys";
 
 /// Whoever gets the name next must not meet what the last one left; as with old tombstones, what the journal still names
@@ -122,9 +123,10 @@ pub(super) async fn remove(store: &SqliteStore, name: &str) -> Result<Removal, E
     let mut transaction = store.begin(Durable::AtOnce).await?;
     let held = sqlx::query(HOLDINGS).bind(name).fetch_one(&mut *transaction).await.map_err(doing(DOING))?;
     let number = |column: &'static str| held.try_get::<i64, _>(column).map(i64::unsigned_abs).map_err(doing(DOING));
-    let (sandboxes, templates, keys) = (number("sandboxes")?, number("templates")?, number("keys")?);
-    if sandboxes + templates + keys > 0 {
-        return Ok(Removal::InUse { sandboxes, templates, keys });
+    let (sandboxes, templates) = (number("sandboxes")?, number("templates")?);
+    let (snapshots, keys) = (number("snapshots")?, number("keys")?);
+    if sandboxes + templates + snapshots + keys > 0 {
+        return Ok(Removal::InUse { sandboxes, templates, snapshots, keys });
     }
     let done = sqlx::query(REMOVE).bind(name).execute(&mut *transaction).await.map_err(doing(DOING))?;
     if done.rows_affected() == 0 {

@@ -4,6 +4,7 @@ mod claims;
 mod durability;
 mod lists;
 mod round_trips;
+mod snapshots;
 mod swaps;
 mod templates;
 mod tenants;
@@ -19,6 +20,7 @@ pub(crate) use claims::*;
 pub(crate) use durability::*;
 pub(crate) use lists::*;
 pub(crate) use round_trips::*;
+pub(crate) use snapshots::*;
 pub(crate) use swaps::*;
 pub(crate) use templates::*;
 pub(crate) use tenants::*;
@@ -45,7 +47,7 @@ macro_rules! store_contract {
                 events_come_with_their_state, a_refused_event_leaves_no_state, touches_never_go_back,
                 lists_filter, labels_are_compared_whole, lists_page, foreign_cursors_are_refused,
                 tombstones_are_kept_and_forgotten, template_names_are_unique_while_alive,
-                templates_swap_and_go, resources_are_journalled, ports_are_kept_and_go, a_key_is_claimed_once,
+                templates_swap_and_go, resources_are_journalled, ports_are_kept_and_go, snapshots_are_kept_and_go, a_key_is_claimed_once,
                 answers_belong_to_their_claim, old_keys_are_free, sixteen_claims_have_one_winner,
                 everything_is_there_after_reopening, tenants_come_change_and_go, usage_is_counted,
                 limits_hold_under_a_rush, wakes_are_counted, keys_are_kept_and_go);

@@ -61,11 +61,11 @@ pub(crate) async fn tenants_come_change_and_go<F: Fixture>() {
     let held = key("acme", 1);
     assert!(store.insert_key(&held).await.expect("insert"));
     let remove = async || store.remove_tenant("acme").await.expect("remove");
-    assert_eq!(remove().await, Removal::InUse { sandboxes: 1, templates: 1, keys: 1 });
+    assert_eq!(remove().await, Removal::InUse { sandboxes: 1, templates: 1, snapshots: 0, keys: 1 });
     assert!(store.remove_key(&held.id).await.expect("remove"));
     box_of.state = State::Destroyed;
     swapped(&store, &mut box_of, None).await;
-    assert_eq!(remove().await, Removal::InUse { sandboxes: 0, templates: 1, keys: 0 });
+    assert_eq!(remove().await, Removal::InUse { sandboxes: 0, templates: 1, snapshots: 0, keys: 0 });
     base.status = TemplateStatus::Deleted;
     assert!(matches!(store.swap_template(&base).await.expect("swap"), Swap::Swapped(_)));
     assert_eq!(remove().await, Removal::Removed);
