@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use wakeful_model::Sandbox;
 
 use crate::Error;
+use crate::crash::{Point, point};
 use crate::lifecycle::{Inner, error_chain};
 use crate::ops::{self, Checkpoint};
 
@@ -85,6 +86,7 @@ async fn fold(inner: &Inner, row: &Sandbox, checkpoint: &Checkpoint) -> Result<C
     let driver = inner.driver().await?;
     let dir = inner.layout.checkpoint(&row.id, checkpoint.generation);
     let image = driver.compact(&inner.layout.place(&row.id), &dir, &checkpoint.image).await?;
+    point(Point::CompactFolded);
     Ok(Checkpoint { image, ..checkpoint.clone() })
 }
 
@@ -94,6 +96,7 @@ async fn commit(inner: &Inner, row: &Sandbox, checkpoint: &Checkpoint) -> Result
     after.checkpoint = Some(checkpoint.to_row());
     after.updated_at = inner.now();
     let after = ops::swap(inner, after, None).await?;
+    point(Point::CompactCommitted);
     // Only now: the row no longer names them.
     let dir = inner.layout.checkpoint(&row.id, checkpoint.generation);
     let kept: Vec<_> = checkpoint.image.files.iter().map(|file| file.name.clone()).collect();

@@ -22,8 +22,9 @@ use tracing::warn;
 use wakeful_model::{SandboxId, State};
 use wakeful_store::{Answer, Claim};
 
+use crate::crash::{Point, point};
 use crate::lifecycle::{Inner, error_chain};
-use crate::{Error, Lifecycle, SandboxView, crash};
+use crate::{Error, Lifecycle, SandboxView};
 
 /// How long a key is remembered.
 const KEPT: SignedDuration = SignedDuration::from_hours(24);
@@ -81,7 +82,7 @@ impl Held {
 
     /// Keeps the answer for repeats. If that fails, a repeat looks for what was made.
     pub async fn keep(self, answer: &Answer) {
-        crash::point("idempotency.keep");
+        point(Point::IdempotencyKeep);
         if let Err(error) = self.inner.store.answer_claim(&self.tenant, &self.key, &self.subject, answer).await {
             warn!(error = error_chain(&error), "could not keep the answer of a call with an idempotency key");
         }

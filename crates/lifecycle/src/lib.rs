@@ -46,6 +46,7 @@ mod view;
 
 pub use access::{Access, Use};
 pub use clock::Clock;
+pub use crash::crash_points;
 pub use error::Error;
 pub use idempotency::{Claimed, Held};
 pub use layout::Layout;

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use wakeful_driver::{Image, MemoryBase};
 use wakeful_model::{Code, Mode, SandboxId, Snapshot, SnapshotId};
 
+use crate::crash::{Point, point};
 use crate::lifecycle::{Inner, error_chain};
 use crate::ops::Cut;
 use crate::owner::Ask;
@@ -117,6 +118,7 @@ impl Inner {
     async fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<(), Error> {
         let _nobody = self.holds.of(&snapshot.id).write_owned().await;
         self.store.remove_snapshot(&snapshot.id).await?;
+        point(Point::SnapshotRemoved);
         let (dir, trash) = (self.layout.snapshot(&snapshot.id), self.layout.trash());
         files::blocking("remove a snapshot's files", move || files::discard_dir(&dir, &trash)).await?;
         self.holds.forget(&snapshot.id);

@@ -16,12 +16,13 @@ use wakeful_model::{
 };
 
 use super::{event, machine_of, swap};
+use crate::crash::{Point, point, point_with};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
 use crate::patch::bounded;
 use crate::snapshots::Origin;
-use crate::{Error, NewSandbox, crash, files, tenants};
+use crate::{Error, NewSandbox, files, tenants};
 
 /// How long a fresh clone may take to answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(20);
@@ -44,6 +45,7 @@ pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) ->
     let parent = from.as_ref().map(|origin| origin.snapshot.sandbox_id.clone());
     let row = resolve(inner, id, new, content, parent).await?;
     tenants::admit(inner, &row).await?;
+    point(Point::CreateAdmitted);
     let id = row.id.clone();
     let (reply, answer) = oneshot::channel();
     own(inner, Start { row, held: Held::default(), first: Some((Plan::Create { from }, Some(reply))) });
@@ -244,7 +246,10 @@ pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, from: Option<Arc<O
     };
     match begun {
         Ok(held) => match commit(inner, row.clone(), began).await {
-            Ok(row) => Finished { row, held, result: Ok(()) },
+            Ok(row) => {
+                point(Point::CreateCommitted);
+                Finished { row, held, result: Ok(()) }
+            }
             Err(error) => undo(inner, row, held, error).await,
         },
         Err(error) => undo(inner, row, Held::default(), error).await,
@@ -255,7 +260,7 @@ async fn make_place(inner: &Inner, row: &Sandbox) -> Result<Place, Error> {
     let place = inner.layout.place(&row.id);
     let dir = place.data.clone();
     files::blocking("make the sandbox's directory", move || files::make_private_dir(&dir)).await?;
-    crash::point("create.directory");
+    point(Point::CreateDirectory);
     Ok(place)
 }
 
@@ -266,13 +271,13 @@ async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
     let place = make_place(inner, row).await?;
     let source = Source::Clone { golden: &golden.dir, image: &golden.image };
     let card = inner.uplinks.plug(row).await?;
-    crash::point("create.plugged");
+    point(Point::CreatePlugged);
     let engine = driver.launch(&place, machine, &inner.layout.base(&row.base), card, source).await?;
-    crash::point("create.launched");
+    point_with(Point::CreateLaunched, &*engine);
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &golden.secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
-    crash::point("create.restored");
+    point_with(Point::CreateRestored, &*engine);
     Ok(Held { engine: Some(engine), guest: Some(guest) })
 }
 
@@ -284,7 +289,7 @@ async fn go_on_from(inner: &Arc<Inner>, row: &mut Sandbox, origin: &Origin) -> R
     let place = make_place(inner, row).await?;
     let dir = inner.layout.snapshot(&origin.snapshot.id);
     driver.copy(Part::Disk, &dir, &place.data).await?;
-    crash::point("fork.disk");
+    point(Point::ForkDisk);
     if let Some(image) = origin.image()? {
         if image.base == Some(MemoryBase::Own) {
             driver.copy(Part::Memory, &dir, &place.data).await?;
@@ -293,13 +298,13 @@ async fn go_on_from(inner: &Arc<Inner>, row: &mut Sandbox, origin: &Origin) -> R
         let source = Source::Wake { checkpoint: &dir, image: &image };
         match driver.launch(&place, machine, &base, card, source).await {
             Ok(engine) => {
-                crash::point("fork.launched");
+                point_with(Point::ForkLaunched, &*engine);
                 inner.uplinks.settled(&row.id).await?;
                 // A number that its agent has never heard, so that it knows itself for a copy.
                 let who = Identity::of(row, FORKED + u64::from(random()?));
                 let secret = origin.snapshot.content.secret;
                 let guest = guest::revive(&engine, &secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
-                crash::point("fork.restored");
+                point_with(Point::ForkRestored, &*engine);
                 return Ok(Held { engine: Some(engine), guest: Some(guest) });
             }
             Err(rejected @ (wakeful_driver::Error::Unfit { .. } | wakeful_driver::Error::Damaged { .. })) => {

@@ -19,10 +19,11 @@ use wakeful_model::{Cause, Content, EventType, Memory, Sandbox, Snapshot, Snapsh
 
 use super::suspend::{self, Checkpoint, GOES_ON};
 use super::{event, swap};
+use crate::crash::{Point, point, point_with};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
-use crate::{Error, crash, files};
+use crate::{Error, files};
 
 /// What is to be made.
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, cut: &Cut,
                     return suspend::gone(inner, row, &format!("after a cut: {}", error_chain(&error))).await;
                 }
             };
-            crash::point("cut.goes_on");
+            point_with(Point::SnapshotGoesOn, &*engine);
             let held = Held { engine: Some(engine), guest: Some(guest) };
             let made = match taken {
                 Ok(image) => keep(inner, &row, cut, half, Some(image)).await,
@@ -91,11 +92,11 @@ async fn of_running(
     suspend::quiesce(row, held, engine).await?;
     engine.pause().await?;
     let stopped = Instant::now();
-    crash::point("cut.stopped");
+    point_with(Point::SnapshotStopped, &**engine);
     let image = engine.save(half).await.map_err(|error| full(row, error))?;
-    crash::point("cut.saved");
+    point_with(Point::SnapshotSaved, &**engine);
     copy(inner, row, Part::Disk, half).await?;
-    crash::point("cut.copied");
+    point(Point::SnapshotCopied);
     info!(sandbox_id = %row.id, stopped = ?stopped.elapsed(), "cut");
     Ok(image)
 }
@@ -115,7 +116,7 @@ async fn of_sleeper(inner: &Inner, row: &Sandbox, half: &Path) -> Result<Option<
         .await?;
     }
     copy(inner, row, Part::Disk, half).await?;
-    crash::point("cut.copied");
+    point(Point::SnapshotCopied);
     Ok(checkpoint.map(|checkpoint| checkpoint.image))
 }
 
@@ -143,7 +144,7 @@ async fn keep(inner: &Inner, row: &Sandbox, cut: &Cut, half: PathBuf, image: Opt
         files::publish_dir(&half, &target)
     })
     .await?;
-    crash::point("cut.published");
+    point(Point::SnapshotPublished);
     let snapshot = Snapshot {
         id: cut.id.clone(),
         tenant: row.tenant.clone(),
@@ -161,7 +162,7 @@ async fn keep(inner: &Inner, row: &Sandbox, cut: &Cut, half: PathBuf, image: Opt
             Ok(None) | Err(_) => return Err(error.into()),
         },
     }
-    crash::point("cut.recorded");
+    point(Point::SnapshotRecorded);
     Ok(())
 }
 

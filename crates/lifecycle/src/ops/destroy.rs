@@ -9,13 +9,16 @@ use tracing::error;
 use wakeful_model::{Cause, EventType, Fact, Outcome, Sandbox, observe};
 
 use super::{event, swap};
+use crate::crash::{Point, point};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
-use crate::{Error, crash, files};
+use crate::{Error, files};
 
 pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, cause: Cause) -> Finished {
+    point(Point::DestroyIntended);
     match gone(inner, row.clone(), held, cause).await {
         Ok(row) => {
+            point(Point::DestroyCommitted);
             if let Err(error) = inner.collect_template(&row.template_id).await {
                 error!(template_id = %row.template_id, error = error_chain(&error), "could not remove a deleted template's files");
             }
@@ -38,10 +41,10 @@ async fn gone(inner: &Arc<Inner>, mut row: Sandbox, held: Held, cause: Cause) ->
         Err(_) => {}
     }
     inner.uplinks.forget(&row.id);
-    crash::point("destroy.reaped");
+    point(Point::DestroyReaped);
     let (dir, trash) = (place.data, inner.layout.trash());
     files::blocking("remove the sandbox's files", move || files::discard_dir(&dir, &trash)).await?;
-    crash::point("destroy.removed");
+    point(Point::DestroyRemoved);
     if let Outcome::Move(state) = observe(row.state, None, Fact::Gone) {
         row.state = state;
     }

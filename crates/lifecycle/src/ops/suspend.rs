@@ -17,10 +17,11 @@ use wakeful_driver::{Engine, Image};
 use wakeful_model::{Cause, EventType, Fact, Failure, Memory, Outcome, Sandbox, State, machine::Bootable, observe};
 
 use super::{event, swap};
+use crate::crash::{Point, point, point_with};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
-use crate::{Error, crash, files};
+use crate::{Error, files};
 
 /// How long the guest may take to sync its disk; after that it is stopped all the same and the manifest says so.
 const QUIESCE: Duration = Duration::from_secs(2);
@@ -66,6 +67,7 @@ pub(super) async fn run(
     off: &CancellationToken,
 ) -> Finished {
     let began = Instant::now();
+    point(Point::SuspendIntended);
     let Some(engine) = held.engine.clone() else {
         return gone(inner, row, "there is no engine").await;
     };
@@ -83,8 +85,9 @@ pub(super) async fn run(
     };
     match result {
         Ok(row) => {
-            crash::point("suspend.committed");
+            point(Point::SuspendCommitted);
             let result = clear_up(inner, &row, &engine).await;
+            point(Point::SuspendCleared);
             Finished { row, held: Held::default(), result }
         }
         Err(Uncommitted::Surely(error)) => {
@@ -146,10 +149,10 @@ async fn prepare(
     // Every step is looked at, save the writing of pages, which cannot be left halfway.
     let wanted = || if off.is_cancelled() { Err(Error::CalledOff) } else { Ok(()) };
     let disk_synced = quiesce(row, held, engine).await?;
-    crash::point("suspend.quiesced");
+    point_with(Point::SuspendQuiesced, &**engine);
     wanted()?;
     engine.pause().await?;
-    crash::point("suspend.stopped");
+    point_with(Point::SuspendStopped, &**engine);
     wanted()?;
 
     let target = inner.layout.checkpoint(&row.id, row.runtime_generation);
@@ -174,7 +177,7 @@ async fn prepare(
             });
         }
     };
-    crash::point("suspend.saved");
+    point_with(Point::SuspendSaved, &**engine);
     if let Err(error) = wanted() {
         files::blocking("remove a checkpoint that is not wanted", move || files::remove_dir(&temporary)).await?;
         return Err(error);
@@ -187,7 +190,7 @@ async fn prepare(
         files::publish_dir(&temporary, &target)
     })
     .await?;
-    crash::point("suspend.renamed");
+    point_with(Point::SuspendRenamed, &**engine);
     wanted()?;
     Ok(checkpoint)
 }
@@ -314,7 +317,9 @@ async fn without_memory(
         engine.kill().await?;
         files::blocking("sync the disk", move || std::fs::File::open(overlay)?.sync_all()).await
     };
-    let result = match ended.await {
+    let ended = ended.await;
+    point(Point::PoweroffEnded);
+    let result = match ended {
         Ok(()) => commit(inner, row.clone(), Memory::None, None, cause, began).await,
         Err(error) => Err(Uncommitted::Surely(error)),
     };

@@ -16,10 +16,11 @@ use wakeful_driver::{Card, Driver, Engine, MemoryBase, Source};
 use wakeful_model::{Cause, EventType, Fact, Memory, Outcome, Sandbox, State, observe};
 
 use super::{Checkpoint, event, machine_of, swap};
+use crate::crash::{Point, point, point_with};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
-use crate::{Error, crash, files};
+use crate::{Error, files};
 
 /// How long a restored guest may take to answer.
 const RESTORED: Duration = Duration::from_secs(20);
@@ -28,12 +29,14 @@ const BOOTED: Duration = Duration::from_secs(90);
 
 pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, cause: Cause) -> Finished {
     let began = Instant::now();
+    point(Point::WakeIntended);
     let (held, restored) = match attempt(inner, &mut row).await {
         Ok(awake) => awake,
         Err(error) => return abandon(inner, row, cause, error).await,
     };
     match commit(inner, row.clone(), restored, cause, began).await {
         Ok(row) => {
+            point(Point::WakeCommitted);
             if let Err(error) = remove_stale_images(inner, &row).await {
                 warn!(sandbox_id = %row.id, error = error_chain(&error), "could not remove a used checkpoint");
             }
@@ -55,14 +58,14 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
         let card = inner.uplinks.plug(row).await?;
         match load(inner, &driver, row, card, &checkpoint).await {
             Ok(engine) => {
-                crash::point_with("wake.loaded", &*engine);
+                point_with(Point::WakeLoaded, &*engine);
                 // While it can still be tried again.
                 inner.uplinks.settled(&row.id).await?;
                 spend(inner, row).await?;
-                crash::point_with("wake.spent", &*engine);
+                point_with(Point::WakeSpent, &*engine);
                 let who = Identity::of(row, row.runtime_generation + 1);
                 let guest = guest::revive(&engine, &row.secret, Vcpus::Stopped, RESTORED, &who).await?;
-                crash::point_with("wake.restored", &*engine);
+                point_with(Point::WakeRestored, &*engine);
                 return Ok((Held { engine: Some(engine), guest: Some(guest) }, true));
             }
             Err(rejected @ (wakeful_driver::Error::Unfit { .. } | wakeful_driver::Error::Damaged { .. })) => {
