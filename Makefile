@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup build lint test prepare demo bench soak fuzz clean
+.PHONY: help setup build lint test prepare demo bench faults soak fuzz clean
 
 CARGO ?= cargo
 # Kernel, engine, templates and golden snapshots that demo and tests share; made once.
@@ -41,6 +41,10 @@ demo: prepare  ## Create, count in memory, sleep, wake, and check it from outsid
 
 bench: prepare  ## What the daemon adds to the bare engine; ARGS=--quick for a look
 	@$(WAKEFUL) bench --data-dir "$$WAKEFUL_TEST_CACHE/data" $(ARGS)
+
+faults: prepare  ## SIGKILL at every point that the daemon names, to itself and to the engine
+	WAKEFUL_FAULTS=all $(CARGO) test --release --locked --package wakeful-testkit --test it -- \
+		faults::killed_at_any_point_nothing_is_lost_and_nothing_left --nocapture $(ARGS)
 
 soak: prepare  ## What takes its time: a connection that is silent for eleven minutes, through sleeps
 	@scripts/host-setup python3

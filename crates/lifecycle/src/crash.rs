@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use strum::IntoEnumIterator as _;
+use tracing::warn;
 use wakeful_driver::Engine;
 
 /// A place between two steps. One that nobody passes does not compile without a warning.
@@ -148,6 +149,7 @@ pub(crate) fn point_with(at: Point, engine: &dyn Engine) {
         && place == <&str>::from(at)
         && let Some(pid) = i32::try_from(engine.pid()).ok().and_then(Pid::from_raw)
     {
+        warn!(pid = engine.pid(), "crash point: ending the engine");
         let _ = kill_process(pid, Signal::KILL);
     }
 }

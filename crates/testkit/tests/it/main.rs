@@ -9,6 +9,7 @@ mod crash;
 mod deadlines;
 mod exec;
 mod exec_stream;
+mod faults;
 mod files;
 mod grpc;
 mod guest_faults;
