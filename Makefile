@@ -46,10 +46,11 @@ faults: prepare  ## SIGKILL at every point that the daemon names, to itself and 
 	WAKEFUL_FAULTS=all $(CARGO) test --release --locked --package wakeful-testkit --test it -- \
 		faults::killed_at_any_point_nothing_is_lost_and_nothing_left --nocapture $(ARGS)
 
-soak: prepare  ## What takes its time: a connection that is silent for eleven minutes, through sleeps
+soak: prepare  ## What takes its time: random lives of sandboxes (ARGS="--cycles 500"), a connection silent for eleven minutes
 	@scripts/host-setup python3
+	$(CARGO) run --release --locked --quiet --package wakeful-testkit --bin wakeful-soak -- $(ARGS)
 	WAKEFUL_SOAK=1 $(CARGO) test --release --locked --package wakeful-testkit --test it -- \
-		previews::an_idle_websocket_lets_it_sleep $(ARGS)
+		previews::an_idle_websocket_lets_it_sleep
 
 fuzz: setup  ## Every reader of foreign bytes under libFuzzer, for as long as ARGS says
 	scripts/fuzz $(ARGS)

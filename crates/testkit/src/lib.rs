@@ -8,6 +8,8 @@
 mod daemon;
 mod data;
 mod leftovers;
+mod soak;
 
 pub use daemon::{Daemon, Options};
 pub use data::{cache_dir, wakeful_binary};
+pub use soak::{Soak, Soaked, soak};

@@ -90,7 +90,7 @@ impl Scene {
             "wake" => client.wake(id, true).await.is_ok(),
             "snapshot" if step == "removed" => {
                 let kept = client.snapshots().await?.snapshots;
-                client.delete_snapshot(kept.first().context("it was taken")?.id.as_ref()).await.is_ok()
+                client.delete_snapshot(kept.first().context("it was taken")?.id.as_str()).await.is_ok()
             }
             "snapshot" => self.snapshot().await.is_ok(),
             "fork" => client.fork(id, &serde_json::from_value(json!({"count": 1}))?).await.is_ok(),
@@ -148,7 +148,7 @@ impl Scene {
     /// What was interrupted works, and so does everything else.
     async fn again(&mut self) -> Result<()> {
         for kept in self.client.snapshots().await?.snapshots {
-            self.client.delete_snapshot(kept.id.as_ref()).await?;
+            self.client.delete_snapshot(kept.id.as_str()).await?;
         }
         if self.promised() == Left::Nothing {
             let fresh = create(&self.client, json!({})).await?;
@@ -163,7 +163,7 @@ impl Scene {
             ensure!(sh(&self.client, &self.id, "cat ~/mark").await? == "on-disk");
         }
         for kept in self.client.snapshots().await?.snapshots {
-            self.client.delete_snapshot(kept.id.as_ref()).await?;
+            self.client.delete_snapshot(kept.id.as_str()).await?;
         }
         for sandbox in self.client.sandboxes(&ListQuery::default()).await?.sandboxes {
             self.client.destroy_sandbox(sandbox.id.as_str()).await?;

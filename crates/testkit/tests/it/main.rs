@@ -24,6 +24,7 @@ mod previews;
 mod proxy;
 mod shell;
 mod sleep;
+mod soak;
 mod streams;
 mod support;
 mod templates;
