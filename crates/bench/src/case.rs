@@ -27,6 +27,8 @@ pub enum Case {
     /// The same with 100 MiB to bring back.
     #[serde(rename = "wake_dirty_100")]
     WakeDirty100,
+    /// How long a fork of an idle guest with 256 MiB holds it up, against stop, save, copy and go on.
+    ForkStop,
     /// A hundred creates at once.
     #[serde(rename = "burst_100")]
     Burst100,
@@ -45,7 +47,7 @@ pub enum Case {
 
 impl Case {
     /// All, in the order in which they are measured and shown.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::CreateClone,
         Self::CreatePool,
         Self::ExecTrue,
@@ -54,6 +56,7 @@ impl Case {
         Self::SuspendDirty100,
         Self::WakeIdle256,
         Self::WakeDirty100,
+        Self::ForkStop,
         Self::Burst100,
         Self::Suspended1000,
         Self::UplinkLatency,
@@ -77,6 +80,7 @@ impl Case {
             Self::SuspendDirty100 => "suspend_dirty_100",
             Self::WakeIdle256 => "wake_idle_256",
             Self::WakeDirty100 => "wake_dirty_100",
+            Self::ForkStop => "fork_stop",
             Self::Burst100 => "burst_100",
             Self::Suspended1000 => "suspended_1000",
             Self::UplinkLatency => "uplink_latency",
@@ -100,7 +104,11 @@ impl Case {
             Self::UplinkLatency => Some("at most 0.5 ms above a bare TAP"),
             Self::UplinkThroughput => Some("at least 0.8 of a bare TAP's, both ways"),
             Self::PreviewLatency => Some("at most 2 ms above a bare TAP"),
-            Self::SuspendIdle256 | Self::SuspendDirty100 | Self::WakeIdle256 | Self::PreviewThroughput => None,
+            Self::SuspendIdle256
+            | Self::SuspendDirty100
+            | Self::WakeIdle256
+            | Self::ForkStop
+            | Self::PreviewThroughput => None,
         }
     }
 

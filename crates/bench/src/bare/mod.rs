@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, copy_file_range, seek};
 use tokio::net::UnixStream;
@@ -163,6 +163,31 @@ impl Sandbox {
             Ok(())
         })
         .await
+    }
+
+    /// Stop, state and dirty pages and disk copied, nothing synced, go on: how long it stood still.
+    pub(crate) async fn cut(&mut self) -> Result<Duration, Error> {
+        let Some(Live { process, mut qmp, guest }) = self.live.take() else { return Ok(Duration::ZERO) };
+        let (dir, memory) = (self.dir.clone(), self.bare.blueprint.memory.clone());
+        let done = blocking(move || {
+            let failed = || Error::io("write a bare copy");
+            let copy = dir.join("copy");
+            fs::create_dir(&copy).map_err(failed())?;
+            let began = Instant::now();
+            qmp.call("stop", &serde_json::json!({}))?;
+            let state = File::create(copy.join("dev.state")).map_err(failed())?;
+            qmp.save(state.as_fd())?;
+            let diff = File::create_new(copy.join("mem.diff")).map_err(failed())?;
+            pages::save(process.pid(), &memory, &diff).map_err(failed())?;
+            sparse_copy(&dir.join("overlay.ext4"), &copy.join("overlay.ext4")).map_err(failed())?;
+            qmp.call("cont", &serde_json::json!({}))?;
+            let stood = began.elapsed();
+            fs::remove_dir_all(&copy).map_err(failed())?;
+            Ok((process, qmp, stood))
+        });
+        let (process, qmp, stood) = done.await?;
+        self.live = Some(Live { process, qmp, guest });
+        Ok(stood)
     }
 
     /// Engine, pages and state loaded; one durable mark; then the vCPUs run and the agent confirms.

@@ -3,6 +3,7 @@
 mod burst;
 mod create;
 mod exec;
+mod fork;
 mod network;
 mod sleep;
 mod sleepers;
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use wakeful_client::Client;
-use wakeful_client::types::{Command, DurationText, ExecuteRequest};
+use wakeful_client::types::{Command, DurationText, ExecuteRequest, ForkRequest};
 use wakeful_model::TemplateStatus;
 
 use crate::bare::{Bare, Blueprint};
@@ -62,6 +63,9 @@ async fn local(options: &Options, tell: &dyn Fn(&str, f32), wanted: &dyn Fn(Case
     }
     rows.extend(sleep::idle(&bench, wanted).await?);
     rows.extend(sleep::dirty(&bench, wanted).await?);
+    if wanted(Case::ForkStop) {
+        rows.push(fork::stop(&bench).await?);
+    }
     if wanted(Case::Burst100) {
         rows.push(burst::burst(&bench).await?);
     }
@@ -114,14 +118,25 @@ impl<'a> Bench<'a> {
         self.client.suspend(id, true).await.map(drop).map_err(Error::call("suspend a sandbox"))
     }
 
+    /// Makes one child; its id.
+    async fn fork(&self, id: &str) -> Result<Vec<String>, Error> {
+        let forked = self.client.fork(id, &ForkRequest::default()).await.map_err(Error::call("fork a sandbox"))?;
+        Ok(forked.sandboxes.iter().map(|child| child.id.to_string()).collect())
+    }
+
     /// Runs a program through the API, in a sandbox that may have to be woken for it.
     async fn execute(&self, id: &str, argv: &[&str]) -> Result<(), Error> {
+        self.output(id, argv).await.map(drop)
+    }
+
+    /// The same, and what it printed.
+    async fn output(&self, id: &str, argv: &[&str]) -> Result<String, Error> {
         let command = Command::Argv(argv.iter().map(|word| (*word).to_owned()).collect());
         let mut request = ExecuteRequest::new(command);
         request.timeout = Some(DurationText::Text("120s".to_owned()));
         let done = self.client.execute(id, &request).await.map_err(Error::call("run a command"))?;
         if done.exit_code == 0 {
-            return Ok(());
+            return Ok(done.stdout);
         }
         Err(Error::Command { command: argv.join(" "), exit_code: done.exit_code })
     }
