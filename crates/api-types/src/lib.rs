@@ -16,6 +16,7 @@ mod problem;
 mod process;
 mod sandbox;
 mod schema;
+mod snapshot;
 mod template;
 mod tenant;
 mod time;
@@ -36,6 +37,7 @@ pub use sandbox::{
     AwakeBecause, Capabilities, CreateSandbox, Egress, EgressRequest, Failure, KeepaliveRequest, Sandbox, SandboxList,
     Status, Storage, SuspendRequest, Transition, TransitionKind,
 };
+pub use snapshot::{CreateSnapshot, ForkError, ForkRequest, Forked, Snapshot, SnapshotList};
 pub use template::{BuildError, BuildEvent, CreateTemplate, Template, TemplateList};
 pub use tenant::{ChangeTenant, CreateTenant, LimitsRequest, Tenant, TenantList};
 pub use time::{DurationText, Instant};

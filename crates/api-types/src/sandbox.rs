@@ -211,7 +211,7 @@ pub struct Sandbox {
     pub sleeps_at: Option<Instant>,
     /// What it takes on disk.
     pub storage: Storage,
-    /// What it was forked from.
+    /// What it was forked from, or whose snapshot it began with.
     #[schema(value_type = Option<schema::SandboxId>)]
     pub parent_id: Option<SandboxId>,
     /// Why it failed.
@@ -253,7 +253,7 @@ pub struct EgressRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateSandbox {
-    /// Template name, `name:tag` or id.
+    /// Template name, `name:tag` or id, or the id of a snapshot.
     pub template: String,
     /// `ephemeral` or `persistent`.
     #[serde(skip_serializing_if = "Option::is_none")]

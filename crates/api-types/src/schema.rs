@@ -61,6 +61,7 @@ fn amounts(types: &[Type], what: &str) -> Object {
 
 stands_for!(SandboxId, id("sbx_", "sandbox"));
 stands_for!(TemplateId, id("tpl_", "template"));
+stands_for!(SnapshotId, id("snp_", "snapshot"));
 stands_for!(KeyId, id("key_", "key"));
 stands_for!(Scope, words(wakeful_model::Scope::ALL.map(wakeful_model::Scope::as_str), "What a key allows"));
 stands_for!(TenantLimits, amounts(&[Type::Integer, Type::Null], "How much a tenant may have; null for no limit"));

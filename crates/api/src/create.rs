@@ -36,7 +36,7 @@ pub(crate) fn new_sandbox(tenant: &str, body: Map<String, Value>) -> Result<NewS
         .string("template", Code::InvalidField)?
         .filter(|name| !name.is_empty())
         .ok_or_else(|| Problem::field(Code::MissingField, "template", "template is required"))?;
-    let mode = mode(&mut fields)?;
+    let mode = mode(&mut fields)?.unwrap_or(Mode::Ephemeral);
     one_mode_only(&fields, mode)?;
     let timeout = fields.duration("timeout")?;
     let idle_timeout = fields.duration("idle_timeout")?;
@@ -66,10 +66,11 @@ pub(crate) fn new_sandbox(tenant: &str, body: Map<String, Value>) -> Result<NewS
     })
 }
 
-fn mode(fields: &mut Fields) -> Result<Mode, Problem> {
+/// How a sandbox ends, if the request says so.
+pub(crate) fn mode(fields: &mut Fields) -> Result<Option<Mode>, Problem> {
     match fields.string("mode", Code::InvalidMode)? {
-        None => Ok(Mode::Ephemeral),
-        Some(text) => text.parse().map_err(|_| {
+        None => Ok(None),
+        Some(text) => text.parse().map(Some).map_err(|_| {
             let text: String = text.chars().take(80).collect();
             Problem::field(Code::InvalidMode, "mode", format!("there is no mode {text:?}"))
                 .hint("modes are ephemeral and persistent")

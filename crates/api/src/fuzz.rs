@@ -4,10 +4,10 @@ use axum::extract::FromRequestParts as _;
 use http::{Request, Uri};
 use wakeful_model::Code;
 
-use crate::path::{GuestPath, Target, TemplateName};
+use crate::path::{GuestPath, SnapshotTarget, Target, TemplateName};
 use crate::problem::{Problem, status};
 use crate::query::Query;
-use crate::{body, create, page, previews, sandboxes, templates};
+use crate::{body, create, fork, page, previews, sandboxes, templates};
 
 /// A body, as every route that takes one reads it.
 ///
@@ -16,6 +16,7 @@ use crate::{body, create, page, previews, sandboxes, templates};
 pub fn request_body(bytes: &[u8]) {
     let Ok(object) = body::parse(bytes).map_err(|problem| callers_fault(&problem)) else { return };
     let _ = create::new_sandbox("default", object.clone()).map_err(|problem| callers_fault(&problem));
+    let _ = fork::request(object.clone()).map_err(|problem| callers_fault(&problem));
     let _ = templates::new_template("default", object).map_err(|problem| callers_fault(&problem));
 }
 
@@ -33,6 +34,7 @@ pub fn request_target(bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
         let _ = Target::from_request_parts(&mut parts, &()).await.map_err(|problem| callers_fault(&problem));
+        let _ = SnapshotTarget::from_request_parts(&mut parts, &()).await.map_err(|problem| callers_fault(&problem));
         let _ = TemplateName::from_request_parts(&mut parts, &()).await.map_err(|problem| callers_fault(&problem));
         match GuestPath::from_request_parts(&mut parts, &()).await {
             Ok(GuestPath(path)) => {

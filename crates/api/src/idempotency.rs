@@ -65,10 +65,14 @@ fn digest(call: &str, body: &Map<String, Value>) -> String {
     blake3::hash(format!("{call}\n{}", object(body)).as_bytes()).to_hex().to_string()
 }
 
-/// An answer that can be kept.
-pub(crate) fn answer(status: StatusCode, location: String, body: &impl Serialize) -> Result<Answer, Problem> {
+/// An answer that can be kept; with the place of what was made, if that is one thing.
+pub(crate) fn answer(
+    status: StatusCode,
+    location: impl Into<Option<String>>,
+    body: &impl Serialize,
+) -> Result<Answer, Problem> {
     let body = serde_json::to_string(body).map_err(|e| Problem::internal(format!("could not write an answer: {e}")))?;
-    Ok(Answer { status: status.as_u16(), location: Some(location), body })
+    Ok(Answer { status: status.as_u16(), location: location.into(), body })
 }
 
 fn response(answer: Answer) -> Response {
@@ -88,7 +92,7 @@ pub(crate) async fn once<I, Make, Making, Made, Finding>(
     app: &App,
     tenant: &str,
     key: Option<Key>,
-    fresh: fn() -> I,
+    fresh: impl Fn() -> I + Send + 'static,
     make: Make,
     made: Made,
 ) -> Result<Response, Problem>

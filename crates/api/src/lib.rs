@@ -20,6 +20,7 @@ mod execute;
 mod fields;
 mod files;
 mod follow;
+mod fork;
 mod frames;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -41,6 +42,7 @@ mod query;
 mod request_id;
 mod routes;
 mod sandboxes;
+mod snapshots;
 mod socket;
 mod tcp;
 mod templates;
@@ -120,6 +122,8 @@ fn routes() -> Routes {
         .route("/v1/sandboxes/{id}/keepalive", post(sandboxes::keepalive))
         .route("/v1/sandboxes/{id}/suspend", post(sandboxes::suspend))
         .route("/v1/sandboxes/{id}/wake", post(sandboxes::wake))
+        .route("/v1/sandboxes/{id}/fork", post(fork::fork))
+        .route("/v1/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/v1/sandboxes/{id}/execute", post(execute::execute))
         .route("/v1/sandboxes/{id}/processes", get(processes::list).post(processes::start))
         .route("/v1/sandboxes/{id}/processes/{pid}", get(processes::get))
@@ -137,6 +141,8 @@ fn routes() -> Routes {
         .route("/v1/sandboxes/{id}/files", files())
         .route("/v1/sandboxes/{id}/files/", files())
         .route("/v1/sandboxes/{id}/files/{*path}", files())
+        .route("/v1/snapshots", get(snapshots::list))
+        .route("/v1/snapshots/{id}", get(snapshots::get).delete(snapshots::delete))
         .route("/v1/templates", get(templates::list).post(templates::create))
         .route("/v1/templates/{name}", get(templates::get).delete(templates::delete))
         .route("/v1/templates/{name}/logs", get(templates::logs))

@@ -7,6 +7,7 @@ mod entry;
 mod files;
 mod processes;
 mod sandboxes;
+mod snapshots;
 mod templates;
 mod tenants;
 
@@ -46,8 +47,14 @@ fn text() -> String {
 }
 
 fn document() -> OpenApi {
-    let entries =
-        [sandboxes::entries(), processes::entries(), files::entries(), templates::entries(), tenants::entries()];
+    let entries = [
+        sandboxes::entries(),
+        snapshots::entries(),
+        processes::entries(),
+        files::entries(),
+        templates::entries(),
+        tenants::entries(),
+    ];
     let mut paths = PathsBuilder::new();
     let mut schemas = vec![("Problem".to_owned(), problem()), ("Frame".to_owned(), processes::frame())];
     let mut requests = Vec::new();
@@ -93,11 +100,12 @@ const ABOUT: &str = "Sandboxes that sleep when nobody uses them and wake where t
     RFC 9457 problem with a stable `code`. An access to a sandbox that sleeps wakes it. \
     An admin acts in another tenant with the header `X-Wakeful-Tenant`.";
 
-const TAGS: [(&str, &str); 8] = [
+const TAGS: [(&str, &str); 9] = [
     ("sandboxes", "Their life"),
     ("processes", "Commands in them"),
     ("files", "Files in them"),
     ("ports", "Ports in them"),
+    ("snapshots", "Copies of them that are kept"),
     ("templates", "What they are made from"),
     ("keys", "Who may do what; for admins"),
     ("tenants", "Whose sandboxes there are, and how many; for admins"),

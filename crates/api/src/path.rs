@@ -1,4 +1,4 @@
-//! What the URL's path names: a sandbox, a template, a file in a sandbox.
+//! What the URL's path names: a sandbox, a snapshot, a template, a file in a sandbox.
 //!
 //! All of it is read from the raw path. A router's decoded parameters would hide what matters here: whether a slash was
 //! a slash, and what stood between two of them.
@@ -7,7 +7,7 @@ use axum::extract::FromRequestParts;
 use http::Uri;
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
-use wakeful_model::{Code, SandboxId};
+use wakeful_model::{Code, SandboxId, SnapshotId};
 
 use crate::problem::Problem;
 
@@ -31,6 +31,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Target {
         text.parse().map(Self).map_err(|_| {
             let text: String = text.chars().take(80).collect();
             Problem::new(Code::SandboxNotFound, format!("there is no sandbox {text:?}"))
+        })
+    }
+}
+
+/// The snapshot that the path names, with or without prefix.
+pub(crate) struct SnapshotTarget(pub(crate) SnapshotId);
+
+impl<S: Send + Sync> FromRequestParts<S> for SnapshotTarget {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let text = percent_decode_str(third_segment(&parts.uri)).decode_utf8_lossy();
+        text.parse().map(Self).map_err(|_| {
+            let text: String = text.chars().take(80).collect();
+            Problem::new(Code::SnapshotNotFound, format!("there is no snapshot {text:?}"))
+                .hint("GET /v1/snapshots lists what there is")
         })
     }
 }

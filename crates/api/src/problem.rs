@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value};
 use tracing::error;
-use wakeful_api_types::{Frame, PROBLEM_JSON};
+use wakeful_api_types::{ForkError, Frame, PROBLEM_JSON};
 use wakeful_lifecycle::Error;
 use wakeful_model::Code;
 
@@ -42,6 +42,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::RouteNotFound
         | Code::SandboxNotFound
         | Code::TemplateNotFound
+        | Code::SnapshotNotFound
         | Code::TenantNotFound
         | Code::KeyNotFound
         | Code::PathNotFound
@@ -154,6 +155,14 @@ impl Problem {
             error!(error = %chain, "stream failed");
         }
         Frame::Error { code: self.0.code.as_str().to_owned(), detail: self.0.detail }
+    }
+
+    /// As one of several outcomes in an answer that is no problem; what is internal goes to the log.
+    pub(crate) fn into_fork_error(self) -> ForkError {
+        if let Some(chain) = &self.0.internal {
+            error!(error = %chain, "child of a fork failed");
+        }
+        ForkError { code: self.0.code.as_str().to_owned(), detail: self.0.detail }
     }
 
     pub(crate) fn code(&self) -> Code {

@@ -208,7 +208,13 @@ fn a_sandbox() {
 
 #[test]
 fn transitions() {
-    for (op, kind) in [(Op::Create, None), (Op::Suspend, Some("suspending")), (Op::Wake, Some("waking"))] {
+    for (op, kind) in [
+        (Op::Create, None),
+        (Op::Suspend, Some("suspending")),
+        (Op::Wake, Some("waking")),
+        (Op::Snapshot, Some("snapshotting")),
+        (Op::Fork, Some("forking")),
+    ] {
         let mut view = view(State::Suspended(Memory::Kept));
         let since = view.row.created_at;
         view.row.transition = Some(Transition { id: OperationId::random(), op, since, automatic: true });
@@ -216,4 +222,19 @@ fn transitions() {
         assert_eq!(body["status"], "suspended");
         assert_eq!(body["transition"]["kind"].as_str(), kind);
     }
+}
+
+#[test]
+fn a_snapshot() {
+    let row = view(State::Suspended(Memory::Kept)).row;
+    let snapshot = wakeful_model::Snapshot {
+        id: "snp_k3v7q2m5x6a4b2c7d5ef".parse().unwrap(),
+        tenant: "default".into(),
+        name: Some("before-upgrade".into()),
+        sandbox_id: row.id.clone(),
+        created_at: row.created_at,
+        content: wakeful_model::Content::of(&row, Some("{}".into())),
+    };
+    let view = wakeful_lifecycle::SnapshotView { snapshot, own_bytes: 12_713_984, shared_bytes: 184_549_376 };
+    insta::assert_snapshot!(serde_json::to_string(&wire::snapshot(view)).unwrap(), @r#"{"id":"snp_k3v7q2m5x6a4b2c7d5ef","name":"before-upgrade","sandbox_id":"sbx_k3v7q2m5x6a4b2c7d5ef","template":"python","memory":true,"own_bytes":12713984,"shared_bytes":184549376,"created_at":"2026-04-05T14:30:00.000Z"}"#);
 }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use wakeful_api_types as wire;
-use wakeful_lifecycle::{BuildLine, Defaults, RuntimeInfo, SandboxView};
+use wakeful_lifecycle::{BuildLine, Defaults, RuntimeInfo, SandboxView, SnapshotView};
 use wakeful_model::{Op, SIZES, State, Template};
 
 fn instant(at: Option<Timestamp>) -> Option<wire::Instant> {
@@ -104,6 +104,21 @@ pub(crate) fn sandbox(view: SandboxView) -> wire::Sandbox {
         destroyed_at: instant(row.destroyed_at),
         last_activity_at: row.last_activity_at.into(),
         parent_id: row.parent_id,
+    }
+}
+
+/// A snapshot.
+pub(crate) fn snapshot(view: SnapshotView) -> wire::Snapshot {
+    let SnapshotView { snapshot, own_bytes, shared_bytes } = view;
+    wire::Snapshot {
+        name: snapshot.name.unwrap_or_else(|| snapshot.id.to_string()),
+        id: snapshot.id,
+        sandbox_id: snapshot.sandbox_id,
+        template: snapshot.content.template,
+        memory: snapshot.content.image.is_some(),
+        own_bytes,
+        shared_bytes,
+        created_at: snapshot.created_at.into(),
     }
 }
 

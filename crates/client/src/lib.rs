@@ -15,6 +15,7 @@ mod ports;
 mod processes;
 mod sandboxes;
 mod send;
+mod snapshots;
 mod socket;
 mod templates;
 mod terminal;

@@ -23,8 +23,6 @@ use crate::{Error, Lifecycle, NewSandbox, SandboxView, files};
 
 /// Children of one fork that are made at the same time.
 const AT_ONCE: usize = 4;
-/// Most children of one fork.
-const MOST: u32 = 100;
 
 /// A snapshot, and what it takes on disk.
 #[derive(Clone, Debug)]
@@ -40,14 +38,19 @@ pub struct SnapshotView {
 /// How a sandbox is forked. What is not given is as the source has it.
 #[derive(Clone, Debug)]
 pub struct Fork {
-    /// How many children.
-    pub count: u32,
+    /// The ids that its children get, all of them new.
+    pub children: Vec<SandboxId>,
     /// How they end.
     pub mode: Option<Mode>,
     /// Their lease (ephemeral).
     pub timeout: Option<Duration>,
     /// Their idleness before sleep (persistent).
     pub idle_timeout: Option<Duration>,
+}
+
+impl Fork {
+    /// Most children of one.
+    pub const MOST: usize = 100;
 }
 
 /// What came of a fork.
@@ -233,8 +236,8 @@ impl Lifecycle {
     /// If no child came to be: why the first did not.
     pub async fn fork(&self, tenant: &str, id: &SandboxId, fork: Fork) -> Result<Forked, Error> {
         self.refuse_if_draining()?;
-        if !(1..=MOST).contains(&fork.count) {
-            return Err(Error::invalid(Code::InvalidField, "count", format!("must be 1 to {MOST}")));
+        if !(1..=Fork::MOST).contains(&fork.children.len()) {
+            return Err(Error::invalid(Code::InvalidField, "count", format!("must be 1 to {}", Fork::MOST)));
         }
         self.find_live(tenant, id).await?;
         let source = self.sandbox(tenant, id).await?.row;
@@ -265,14 +268,20 @@ impl Lifecycle {
             auto_resume: source.policy.auto_resume,
             runtime: None,
         };
-        let (this, id, count) = (self.clone(), id.clone(), fork.count);
-        let forking = self.inner.tasks.spawn(async move { this.make_children(&id, cut, child, count).await });
+        let (this, id) = (self.clone(), id.clone());
+        let forking = self.inner.tasks.spawn(async move { this.make_children(&id, cut, child, fork.children).await });
         forking.await.map_err(|panic| Error::Internal(format!("fork panicked: {panic}")))?
     }
 
-    async fn make_children(&self, id: &SandboxId, cut: Cut, child: NewSandbox, count: u32) -> Result<Forked, Error> {
+    async fn make_children(
+        &self,
+        id: &SandboxId,
+        cut: Cut,
+        child: NewSandbox,
+        children: Vec<SandboxId>,
+    ) -> Result<Forked, Error> {
         self.ask(id, Ask::Cut(cut.clone())).await?;
-        let made = futures_util::stream::iter(0..count).map(|_| self.create(child.clone()));
+        let made = futures_util::stream::iter(children).map(|id| self.create_as(id, child.clone()));
         let made: Vec<_> = made.buffered(AT_ONCE).collect().await;
         let copy = self.inner.store.snapshot(&cut.id).await;
         let removed = match copy {

@@ -82,6 +82,7 @@ impl Entry {
                 "files" => "files",
                 "execute" | "processes" | "pty" => "processes",
                 "ports" => "ports",
+                "snapshots" => "snapshots",
                 _ => "sandboxes",
             },
             other => other,
@@ -104,6 +105,9 @@ impl Entry {
         let of_sandbox = self.path.starts_with("/v1/sandboxes/");
         let (schema, about): (RefOr<Schema>, _) = match name {
             "id" if of_sandbox => (Ref::from_schema_name("SandboxId").into(), "The sandbox"),
+            "id" if self.path.starts_with("/v1/snapshots/") => {
+                (Ref::from_schema_name("SnapshotId").into(), "The snapshot")
+            }
             "path" => (text().into(), "The path in the sandbox, without its first slash; empty for the root"),
             "pid" => (number(1, u64::from(u32::MAX)).into(), "The process"),
             "port" => (number(1, 65535).into(), "The port in the sandbox"),

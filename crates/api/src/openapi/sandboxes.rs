@@ -95,6 +95,7 @@ pub(super) fn entries() -> Vec<Entry> {
             Code::InvalidCombination,
             Code::InvalidEgress,
             Code::TemplateNotFound,
+            Code::SnapshotNotFound,
             Code::TemplateNotReady,
             Code::QuotaExceeded,
             Code::ShuttingDown,

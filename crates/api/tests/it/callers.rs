@@ -59,6 +59,12 @@ const TABLE: &[Line] = &[
     line("POST /v1/sandboxes/{id}/keepalive", SandboxWrite, &[409], 403),
     line("POST /v1/sandboxes/{id}/suspend", SandboxWrite, &[409], 403),
     line("POST /v1/sandboxes/{id}/wake", SandboxWrite, &[409], 403),
+    with("POST /v1/sandboxes/{id}/fork", SandboxWrite, r#"{"count":2}"#, &[409], 403),
+    with("POST /v1/sandboxes/{id}/snapshots", SandboxWrite, r#"{"name":"kept"}"#, &[409], 403),
+    line("GET /v1/snapshots", SandboxRead, &[200], 200),
+    line("GET /v1/snapshots/{id}", SandboxRead, &[200], 404),
+    // After everything that looks at it.
+    line("DELETE /v1/snapshots/{id}", SandboxWrite, &[204, 404], 404),
     with("POST /v1/sandboxes/{id}/execute", SandboxWrite, COMMAND, &[409], 403),
     line("GET /v1/sandboxes/{id}/egress", SandboxRead, &[200], 403),
     line("GET /v1/sandboxes/{id}/events", SandboxRead, &[], 0),
@@ -144,6 +150,8 @@ fn concrete(route: &str, sandbox: &str, template: &str) -> String {
         let value = match (segment.starts_with("{*"), segment.starts_with('{'), before) {
             (true, ..) => "a/b",
             (_, true, "sandboxes") => sandbox,
+            // The server's snapshots are named after their sandboxes.
+            (_, true, "snapshots") => sandbox.strip_prefix("sbx_").unwrap_or(sandbox),
             (_, true, "templates") => template,
             (_, true, "tenants") => "acme",
             (_, true, "keys") => "key_aaaaaaaaaaaaaaaaaaaa",

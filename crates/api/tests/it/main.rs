@@ -10,5 +10,6 @@ mod keys;
 mod meta;
 mod raw;
 mod sandboxes;
+mod snapshots;
 mod templates;
 mod tenants;

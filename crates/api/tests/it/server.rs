@@ -14,7 +14,8 @@ use wakeful_client::Client;
 use wakeful_driver::Driver;
 use wakeful_lifecycle::{Clock, Config, Defaults, Layout, Lifecycle, Runtime, RuntimeInfo};
 use wakeful_model::{
-    Egress, OnExpiry, Policy, Sandbox, SandboxId, State, Template, TemplateId, TemplateSource, TemplateStatus,
+    Content, Egress, OnExpiry, Policy, Sandbox, SandboxId, Snapshot, SnapshotId, State, Template, TemplateId,
+    TemplateSource, TemplateStatus,
 };
 use wakeful_store::{SqliteStore, Store};
 
@@ -43,8 +44,8 @@ impl Runtime for NoEngine {
 /// The text of the admin token.
 pub(crate) const ADMIN_TOKEN: &str = "wka_00112233445566778899aabbccddeeff00112233";
 
-/// A server with a sandbox that was destroyed, and a template; another of both is of tenant `acme`. (One that lives would
-/// need an engine.)
+/// A server with a sandbox that was destroyed, a snapshot of its disk, and a template; another of each is of tenant
+/// `acme`. (A sandbox that lives would need an engine.)
 pub(crate) struct Server {
     pub(crate) client: Client,
     pub(crate) lifecycle: Lifecycle,
@@ -74,6 +75,9 @@ impl Server {
         let tools = Template { tenant: "acme".into(), name: "tools".into(), ..template() };
         store.insert_template(&tools).await.unwrap();
         store.insert_sandbox(&Sandbox { tenant: "acme".into(), ..destroyed(&theirs) }, None).await.unwrap();
+        for (tenant, of) in [("default", &gone), ("acme", &theirs)] {
+            assert!(store.insert_snapshot(&snapshot(tenant, of)).await.unwrap());
+        }
         let layout = Layout::new(data, run);
         let wired = Config {
             layout,
@@ -179,6 +183,22 @@ fn template() -> Template {
         disk_bytes: 1,
         created_at: now(),
         built_at: Some(now()),
+    }
+}
+
+/// The id of the snapshot of a sandbox.
+pub(crate) fn snapshot_of(sandbox: &SandboxId) -> SnapshotId {
+    sandbox.bare().parse().unwrap()
+}
+
+fn snapshot(tenant: &str, of: &SandboxId) -> Snapshot {
+    Snapshot {
+        id: snapshot_of(of),
+        tenant: tenant.into(),
+        name: Some("before".into()),
+        sandbox_id: of.clone(),
+        created_at: now(),
+        content: Content::of(&destroyed(of), None),
     }
 }
 

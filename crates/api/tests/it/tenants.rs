@@ -41,7 +41,7 @@ async fn tenants_come_change_and_go() {
     // A template of its own keeps it.
     client.create_tenant(&CreateTenant { name: "acme".into(), limits: LimitsRequest::default() }).await.unwrap();
     let error = client.delete_tenant("acme").await.unwrap_err();
-    assert!(error.to_string().contains("0 sandboxes, 1 templates, 0 snapshots and 0 keys"), "{error}");
+    assert!(error.to_string().contains("0 sandboxes, 1 templates, 1 snapshots and 0 keys"), "{error}");
 }
 
 #[tokio::test]
