@@ -2,7 +2,7 @@
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::{bench, completions, doctor, key, sandbox, serve, setup, template, tenant};
+use crate::commands::{bench, completions, doctor, key, sandbox, serve, setup, snapshot, template, tenant};
 use crate::overview;
 
 /// Sandboxes that sleep when nobody uses them and wake where they left off.
@@ -81,6 +81,16 @@ Examples:
   wakeful sandbox url ID 3000
   wakeful sandbox port-forward ID 8080:80")]
     Sandbox(sandbox::Command),
+    /// Keep copies of sandboxes, and begin others with them
+    #[command(subcommand, visible_alias = "snapshots", arg_required_else_help = true)]
+    #[command(after_help = "\
+A sandbox that is created with a snapshot's id as its template goes on where the copy was taken.
+
+Examples:
+  wakeful snapshot create ID before-upgrade
+  wakeful snapshot list
+  wakeful sandbox create -t snp_k3v7q2m5x6a4b2c7d5ef --persistent")]
+    Snapshot(snapshot::Command),
     /// Build and list templates
     #[command(subcommand, visible_alias = "templates", arg_required_else_help = true)]
     #[command(after_help = "\

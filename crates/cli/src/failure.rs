@@ -171,6 +171,7 @@ fn advice(code: Code) -> Option<String> {
     Some(match code {
         Code::TemplateNotFound => "`wakeful template list` shows the templates; `wakeful setup` builds the first ones".into(),
         Code::TemplateNotReady => "`wakeful template list` shows how far it is".into(),
+        Code::SnapshotNotFound => "`wakeful snapshot list` shows the snapshots".into(),
         Code::SandboxNotFound => "`wakeful sandbox list` shows the sandboxes".into(),
         Code::SandboxSuspended => "`wakeful sandbox wake ID` wakes it".into(),
         Code::SandboxFailed => "`wakeful sandbox status ID` tells why; `wakeful sandbox wake ID` boots it from its disk if that is possible".into(),

@@ -16,7 +16,7 @@ const ALL: Groups = &[
 ];
 
 const SANDBOX: Groups = &[
-    ("From birth to end", &["create", "list", "status", "update", "keepalive", "destroy"]),
+    ("From birth to end", &["create", "fork", "list", "status", "update", "keepalive", "destroy"]),
     ("Sleep", &["suspend", "wake", "events"]),
     ("Commands", &["exec", "run", "shell", "ps", "logs", "kill"]),
     ("Files", &["upload", "download", "ls", "stat", "mkdir", "mv", "rm", "watch"]),

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
 use jiff::Timestamp;
-use wakeful_client::types::{Command, FileEntry, FileType, Instant, Key, Process, Sandbox, Status, Template, Tenant};
+use wakeful_client::types::{
+    Command, FileEntry, FileType, Instant, Key, Process, Sandbox, Snapshot, Status, Template, Tenant,
+};
 use wakeful_model::{Mode, TemplateSource};
 
 /// So much of a command is shown.
@@ -49,6 +51,25 @@ pub(crate) fn templates(list: &[Template], now: Timestamp) -> String {
         ]);
     }
     render(&table, Some("STATUS"))
+}
+
+/// The snapshots.
+pub(crate) fn snapshots(list: &[Snapshot], now: Timestamp) -> String {
+    let mut table = plain(&["ID", "NAME", "SANDBOX", "TEMPLATE", "MEMORY", "OWN", "SHARED", "AGE"]);
+    for snapshot in list {
+        table.add_row([
+            snapshot.id.to_string(),
+            // One without a name of its own has its id twice otherwise.
+            if snapshot.name == snapshot.id.as_str() { "-".to_owned() } else { snapshot.name.clone() },
+            snapshot.sandbox_id.to_string(),
+            snapshot.template.clone(),
+            if snapshot.memory { "yes".into() } else { "-".to_owned() },
+            bytes(snapshot.own_bytes),
+            bytes(snapshot.shared_bytes),
+            age(snapshot.created_at, now),
+        ]);
+    }
+    render(&table, None)
 }
 
 /// The processes of a sandbox.

@@ -8,6 +8,7 @@ pub(crate) mod key;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod setup;
+pub(crate) mod snapshot;
 pub(crate) mod template;
 pub(crate) mod tenant;
 
@@ -33,6 +34,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Bench(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Doctor(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Sandbox(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
+        Command::Snapshot(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Template(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Key(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Tenant(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),

@@ -45,5 +45,7 @@ fn bash_completes() {
     assert_eq!(offered(&["wakeful", "sandbox", "s"]), ["status", "suspend", "shell", "stat"]);
     assert_eq!(offered(&["wakeful", "sandbox", "exec", "--det"]), ["--detach"]);
     assert_eq!(offered(&["wakeful", "completions", "f"]), ["fish"]);
+    assert_eq!(offered(&["wakeful", "sandbox", "fork", "--id"]), ["--idle-timeout"]);
+    assert_eq!(offered(&["wakeful", "snapshot", "s"]), ["show"]);
     assert_eq!(offered(&["wakeful", "sandbox", "create", "--persi"]), ["--persistent"]);
 }

@@ -19,6 +19,7 @@ const COMMANDS: &[&str] = &[
     "sandbox update",
     "sandbox events",
     "sandbox egress",
+    "sandbox fork",
     "sandbox destroy",
     "sandbox exec",
     "sandbox run",
@@ -38,6 +39,11 @@ const COMMANDS: &[&str] = &[
     "sandbox port",
     "sandbox ports",
     "sandbox port-forward",
+    "snapshot",
+    "snapshot create",
+    "snapshot list",
+    "snapshot show",
+    "snapshot delete",
     "template",
     "template create",
     "template list",
@@ -84,7 +90,7 @@ fn is_as_it_was() {
 
 #[test]
 fn knows_every_command() {
-    for group in ["", "sandbox", "template", "key", "tenant"] {
+    for group in ["", "sandbox", "snapshot", "template", "key", "tenant"] {
         for command in listed(group) {
             assert!(COMMANDS.contains(&command.as_str()), "{command} has no snapshot");
         }

@@ -11,7 +11,7 @@ use crate::values::{EgressArgs, Span, key_value};
 /// What a new sandbox is made of; `run` takes the same.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Machine {
-    /// Template name or id
+    /// Template name or id, or the id of a snapshot to go on from
     #[arg(short, long, value_name = "NAME")]
     pub(crate) template: String,
     /// Size preset, such as shared-cpu-1x or performance-2x [default: the template's]
@@ -51,12 +51,14 @@ impl Machine {
 #[command(after_help = "\
 The sandbox is running and usable when its id is printed. An ephemeral one (the default) is
 destroyed when its timeout is over. A persistent one sleeps when it is idle, and wakes on the
-next use with its files, memory and processes.
+next use with its files, memory and processes. From a snapshot (-t snp_...) it goes on where that
+was taken, in the same size, as a sandbox of its own.
 
 Examples:
   wakeful sandbox create --template python --timeout 10m
   wakeful sandbox create -t python --persistent --idle-timeout 10m -e OPENAI_API_KEY=sk-...
   wakeful sandbox create -t base -s performance-1x --egress-allow-cidr 192.0.2.0/24
+  wakeful sandbox create -t snp_k3v7q2m5x6a4b2c7d5ef
   id=$(wakeful sandbox create -t python)")]
 pub(crate) struct Create {
     #[command(flatten)]

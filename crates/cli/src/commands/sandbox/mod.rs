@@ -7,6 +7,7 @@ mod egress;
 mod events;
 mod exec;
 mod files;
+mod fork;
 mod keepalive;
 mod kill;
 mod list;
@@ -41,6 +42,7 @@ pub(crate) enum Command {
     Update(Box<update::Update>),
     Events(events::Events),
     Egress(egress::Egress),
+    Fork(fork::Fork),
     Destroy(destroy::Destroy),
     Exec(exec::Exec),
     Run(Box<run::Run>),
@@ -79,6 +81,7 @@ impl Command {
             Self::Keepalive(args) => or_interrupt(args.run(&client, json)).await,
             Self::Update(args) => or_interrupt(args.run(&client, json)).await,
             Self::Egress(args) => or_interrupt(args.run(&client, json)).await,
+            Self::Fork(args) => or_interrupt(args.run(&client, json)).await,
             Self::Events(args) => or_interrupt(args.run(&client, json)).await,
             Self::Destroy(args) => {
                 args.confirm()?;

@@ -56,6 +56,9 @@ fn describe(sandbox: &Sandbox, now: Timestamp) -> String {
         add("awake", format!("{} (since {}{detail})", why.reason, why.since));
     }
     add("template", sandbox.template.clone());
+    if let Some(parent) = &sandbox.parent_id {
+        add("parent", parent.to_string());
+    }
     add(
         "size",
         format!(
