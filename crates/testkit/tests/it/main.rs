@@ -11,6 +11,7 @@ mod exec;
 mod exec_stream;
 mod faults;
 mod files;
+mod forks;
 mod grpc;
 mod guest_faults;
 mod idempotency;

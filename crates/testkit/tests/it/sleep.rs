@@ -30,7 +30,7 @@ const ASK: &str =
     "python3 -c \"import socket; s = socket.create_connection(('127.0.0.1', 7000)); print(s.makefile().read())\"";
 
 /// Milliseconds by which the guest's clock is ahead of ours, as well as a call can tell.
-async fn clock_error(client: &wakeful_client::Client, id: &str) -> Result<i128> {
+pub(crate) async fn clock_error(client: &wakeful_client::Client, id: &str) -> Result<i128> {
     let mut best: Option<(i128, i128)> = None;
     for _ in 0..3 {
         let before = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as i128;
