@@ -165,6 +165,16 @@ impl Cgroups {
     }
 }
 
+/// Cgroups of engines in `run` whose run directory is gone, in every hierarchy that is mounted.
+pub(crate) fn orphans(run: &Path) -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let tops = parse_mounts(&mounts).into_iter().map(|found| found.mount.join(TOP));
+    let cgroups = tops.flat_map(|top| fs::read_dir(top).into_iter().flatten().flatten());
+    let prefix = format!("{}.", run.file_name().unwrap_or_default().to_string_lossy());
+    let orphaned = |name: &str| name.strip_prefix(&prefix).is_some_and(|place| !run.join(place).exists());
+    cgroups.filter(|cgroup| cgroup.file_name().to_str().is_some_and(orphaned)).map(|cgroup| cgroup.path()).collect()
+}
+
 /// One engine's cgroup.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
@@ -319,7 +329,7 @@ fn parse_mounts(text: &str) -> Vec<Hierarchy> {
 }
 
 /// A cgroup whose last process has just ended may be busy for a moment.
-fn empty_and_remove(dir: &Path) -> io::Result<()> {
+pub(crate) fn empty_and_remove(dir: &Path) -> io::Result<()> {
     let begun = Instant::now();
     loop {
         match fs::remove_dir(dir) {

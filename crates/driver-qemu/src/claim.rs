@@ -89,11 +89,7 @@ impl Claims {
 
     /// What daemons that were killed have left.
     pub(crate) fn sweep(&self) {
-        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            if let Some(uid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-                self.release(uid);
-            }
-        }
+        listed(&self.dir).for_each(|(uid, _)| self.release(uid));
     }
 
     fn path(&self, uid: u32) -> PathBuf {
@@ -114,6 +110,19 @@ impl Drop for Claim {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// The uids that have a file in `dir`.
+fn listed(dir: &Path) -> impl Iterator<Item = (u32, PathBuf)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+}
+
+/// Files of uids that nobody has. A shared lock is tried, so that two who look do not see each other.
+pub(crate) fn unclaimed(dir: &Path) -> Vec<PathBuf> {
+    let free =
+        |path: &PathBuf| File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok());
+    listed(dir).map(|(_, path)| path).filter(free).collect()
 }
 
 fn is_named(file: &File, path: &Path) -> bool {
@@ -159,7 +168,11 @@ mod tests {
         let claims = Claims::new(dir.path(), 1_900_000_000).expect("can be made");
         claims.take("sbx_a").expect("one is free").keep();
         let alive = claims.take("sbx_b").expect("one is free");
+        let stale = unclaimed(dir.path());
+        assert_eq!(stale.len(), 1);
+        assert_ne!(stale[0].file_name().and_then(|name| name.to_str()), Some(alive.uid.to_string().as_str()));
         claims.sweep();
+        assert_eq!(unclaimed(dir.path()), [PathBuf::new(); 0]);
         let left: Vec<_> = fs::read_dir(dir.path()).expect("is there").flatten().collect();
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].file_name().to_str(), Some(alive.uid.to_string().as_str()));

@@ -216,6 +216,16 @@ impl Diff {
         self.index.len()
     }
 
+    /// BLAKE3 of all pages, as it was counted while they were written.
+    pub(crate) fn bulk_digest(&self) -> io::Result<String> {
+        let mut hasher = blake3::Hasher::new();
+        self.for_each_batch(|_, data| {
+            hasher.update(data);
+            Ok(())
+        })?;
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+
     /// Writes all pages into a process that maps the base.
     pub(crate) fn inject(&self, pid: u32, mappings: &[Mapping]) -> io::Result<()> {
         const NOTHING: [u8; PAGE_BYTES] = [0; PAGE_BYTES];

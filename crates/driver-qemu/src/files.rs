@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
@@ -82,14 +82,25 @@ pub(crate) const NEW: &str = ".new-";
 
 /// Removes what a process that was killed left half made. Only what is old: another one may be at work.
 pub(crate) fn sweep(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let modified = entry.metadata().and_then(|meta| meta.modified());
-        let old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > Duration::from_secs(3600)));
-        if old && entry.file_name().to_string_lossy().starts_with(NEW) {
-            let path = entry.path();
-            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-        }
+    for path in half_made(dir) {
+        let _ = remove_any(&path);
     }
+}
+
+/// What [`sweep`] removes.
+pub(crate) fn half_made(dir: &Path) -> Vec<PathBuf> {
+    let old = |entry: &fs::DirEntry| {
+        let modified = entry.metadata().and_then(|meta| meta.modified());
+        modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > Duration::from_secs(3600)))
+    };
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let half = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(NEW) && old(entry));
+    half.map(|entry| entry.path()).collect()
+}
+
+/// Removes a file or a tree.
+pub(crate) fn remove_any(path: &Path) -> io::Result<()> {
+    absent_is_fine(if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) })
 }
 
 /// The last bytes of a text file from `from` on.

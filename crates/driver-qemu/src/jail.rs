@@ -32,7 +32,7 @@ use crate::filter;
 use crate::place::Memory;
 
 /// Where the uids of all engines on this host are claimed, whichever daemon they belong to.
-const UIDS: &str = "/run/wakeful/uids";
+pub(crate) const UIDS: &str = "/run/wakeful/uids";
 /// What an engine needs beside the guest's memory and the translation buffer.
 const MEMORY_BESIDE: u64 = 128 << 20;
 /// Threads beside the guest's processors: the main one, the emulator's, and those that wait for the disk (at most 64).

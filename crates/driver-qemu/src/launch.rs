@@ -63,6 +63,8 @@ struct Prepared {
     engine: Pinned,
     memory: Memory,
     memory_file: File,
+    /// Of an own base.
+    memory_digest: Option<String>,
     base: File,
     overlay: File,
     from: Origin,
@@ -147,14 +149,24 @@ fn prepare(
             file.set_len(u64::from(machine.memory_mb) << 20).map_err(failed)?;
             let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
             let (engine, from) = (host.engine.clone(), boots(&secret)?);
-            Ok(Prepared { engine, memory: Memory::Shared, memory_file: file, base, overlay, from, made })
+            Ok(Prepared {
+                engine,
+                memory: Memory::Shared,
+                memory_file: file,
+                memory_digest: None,
+                base,
+                overlay,
+                from,
+                made,
+            })
         }
         Job::Boot { secret } => {
             let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
             let file = snapshot::fresh_base(&place.data, machine.memory_mb).map_err(failed)?;
             let (engine, from) = (host.engine.clone(), boots(&secret)?);
             let memory = Memory::Private(MemoryBase::Own);
-            Ok(Prepared { engine, memory, memory_file: file, base, overlay, from, made })
+            let memory_digest = Some(snapshot::digest_of_nothing());
+            Ok(Prepared { engine, memory, memory_file: file, memory_digest, base, overlay, from, made })
         }
         Job::Clone { golden, image } => {
             let engine = fitting(host, &image, machine)?;
@@ -171,6 +183,7 @@ fn prepare(
                 engine,
                 memory,
                 memory_file,
+                memory_digest: None,
                 base,
                 overlay,
                 from: Origin::State { state, pages: None },
@@ -187,7 +200,9 @@ fn prepare(
             let state = snapshot::open_state(&checkpoint, &image)?;
             let pages = snapshot::open_pages(&checkpoint, &image, bytes)?;
             let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
-            Ok(Prepared { engine, memory, memory_file, base, overlay, from: Origin::State { state, pages }, made })
+            let memory_digest = Detail::of(&image)?.own_base;
+            let from = Origin::State { state, pages };
+            Ok(Prepared { engine, memory, memory_file, memory_digest, base, overlay, from, made })
         }
     }
 }
@@ -262,7 +277,7 @@ impl Drop for RunDir<'_> {
 
 fn start(host: &Host, place: &Place, machine: Machine, card: &Card, prepared: Prepared) -> Result<Started, Error> {
     let failed = |source| Error::io("start an engine", source);
-    let Prepared { engine, memory, memory_file, base, overlay, from, made } = prepared;
+    let Prepared { engine, memory, memory_file, memory_digest, base, overlay, from, made } = prepared;
     let run = &place.run;
     if place::is_locked(run).map_err(failed)? {
         return Err(Error::Refused { doing: "start where an engine lives", answer: place.name.clone() });
@@ -291,6 +306,7 @@ fn start(host: &Host, place: &Place, machine: Machine, card: &Card, prepared: Pr
         memory,
         memory_inode: meta.ino(),
         memory_bytes: meta.len(),
+        memory_digest,
         console_from: console.metadata().map_err(failed)?.len(),
         started: None,
         uid: claim.as_ref().map(|claim| claim.uid),

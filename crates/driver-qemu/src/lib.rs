@@ -13,6 +13,7 @@
 //!   engines    kept copies of QEMU         snapshot   images: save, check, compact
 //!   kernel     Debian's kernel, unpacked   diff       the pages' file
 //!   initramfs  agent, modules, secret      probe      does KVM work?
+//!   inspector  what is written and left, without an engine
 //! ```
 //!
 //! It fails with [`Error`]: `Damaged` and `Unfit` mean that an image cannot be loaded and that nothing was spent by
@@ -31,6 +32,7 @@ mod filter;
 pub mod fuzz;
 mod host;
 mod initramfs;
+mod inspector;
 mod jail;
 mod kernel;
 mod launch;
@@ -57,6 +59,7 @@ use crate::host::{Host, blocking};
 use crate::jail::Jail;
 use crate::snapshot::{CancelOnDrop, Cancelled, Detail};
 
+pub use crate::inspector::QemuInspector;
 pub use crate::jail::Confinement;
 pub use crate::kernel::{Kernel, prepare_kernel};
 pub use crate::probe::Runtime;

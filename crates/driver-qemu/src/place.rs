@@ -40,6 +40,9 @@ pub(crate) struct Record {
     /// Inode and length of the memory file that is mapped: its name may belong to another file some day.
     pub(crate) memory_inode: u64,
     pub(crate) memory_bytes: u64,
+    /// Bulk digest of an own base.
+    #[serde(default)]
+    pub(crate) memory_digest: Option<String>,
     /// Where its output begins in the console file.
     pub(crate) console_from: u64,
     /// Start time of the process; there when the launch is complete.
@@ -53,7 +56,7 @@ pub(crate) struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MachineRecord {
     cpu: u32,
-    memory_mb: u32,
+    pub(crate) memory_mb: u32,
     disk_mb: u32,
 }
 

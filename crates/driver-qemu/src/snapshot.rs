@@ -42,6 +42,9 @@ pub(crate) struct Detail {
     pub(crate) engine: String,
     pub(crate) accel: String,
     pub(crate) machine: MachineRecord,
+    /// Bulk digest of the sandbox's own base, if it stands on one. Images of before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) own_base: Option<String>,
 }
 
 impl Detail {
@@ -107,6 +110,7 @@ impl Saving {
                 engine: self.record.engine.clone(),
                 accel: self.record.accel.clone(),
                 machine: self.record.machine,
+                own_base: self.record.memory_digest.clone(),
             })
             .map_err(|error| failed(error.into()))?,
         };
@@ -156,18 +160,21 @@ impl Saving {
         memory.sync_all()?;
         self.jail.seal(&memory, &self.engine)?;
         memory.sync_all()?;
-        Ok(vec![bulk_account("mem", &memory)?, bulk_account(OVERLAY, &overlay)?])
+        Ok(vec![bulk_account("mem", &memory, &|| true)?, bulk_account(OVERLAY, &overlay, &|| true)?])
     }
 }
 
 /// A large sparse file: nothing of it is checked at a load but its length. Its bulk digest is over number and content of
-/// every page that is not all zeroes, so that it does not depend on where the holes are.
-fn bulk_account(name: &str, file: &File) -> io::Result<ImageFile> {
+/// every page that is not all zeroes, so that it does not depend on where the holes are. `go_on` is asked now and then.
+fn bulk_account(name: &str, file: &File, go_on: &dyn Fn() -> bool) -> io::Result<ImageFile> {
     let bytes = file.metadata()?.len();
     let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; 1 << 20]);
     copy::for_each_extent(file, bytes, |start, end| {
         let mut at = start / PAGE * PAGE;
         while at < end {
+            if !go_on() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             let wanted = usize::try_from(bytes - at).unwrap_or(usize::MAX).min(buffer.len());
             let part = wanted.min(usize::try_from((end - at).next_multiple_of(PAGE)).unwrap_or(wanted));
             file.read_exact_at(&mut buffer[..part], at)?;
@@ -180,9 +187,13 @@ fn bulk_account(name: &str, file: &File) -> io::Result<ImageFile> {
         }
         Ok(())
     })?;
-    let nothing = blake3::hash(&[]).to_hex().to_string();
     let bulk_digest = Some(hasher.finalize().to_hex().to_string());
-    Ok(ImageFile { name: name.to_owned(), bytes, digest: nothing, bulk_digest })
+    Ok(ImageFile { name: name.to_owned(), bytes, digest: digest_of_nothing(), bulk_digest })
+}
+
+/// Also the bulk digest of a file that is nothing but a hole.
+pub(crate) fn digest_of_nothing() -> String {
+    blake3::hash(&[]).to_hex().to_string()
 }
 
 fn account<'a>(image: &'a Image, name: &str) -> Option<&'a ImageFile> {
@@ -283,7 +294,10 @@ pub(crate) fn compact(data: &Path, checkpoint: &Path, image: &Image, cancelled: 
     files::absent_is_fine(fs::remove_file(&new)).map_err(failed)?;
     let file = made.create(new.clone()).map_err(failed)?;
     copy::sparse_copy(&old, &file).map_err(failed)?;
-    diff.apply(&file, &|| !cancelled.is_set()).map_err(failed)?;
+    let go_on = || !cancelled.is_set();
+    diff.apply(&file, &go_on).map_err(failed)?;
+    let own_base = bulk_account("mem.base", &file, &go_on).map_err(failed)?.bulk_digest;
+    let detail = Detail { own_base, ..Detail::of(image)? };
     file.sync_all().map_err(failed)?;
     cancelled.unless_set(|| fs::rename(&new, data.join("mem.base"))).map_err(failed)?;
     made.keep();
@@ -292,8 +306,48 @@ pub(crate) fn compact(data: &Path, checkpoint: &Path, image: &Image, cancelled: 
         engine: image.engine.clone(),
         files: image.files.iter().filter(|file| file.name != PAGES).cloned().collect(),
         base: Some(MemoryBase::Own),
-        detail: image.detail.clone(),
+        detail: serde_json::to_value(detail).map_err(|error| failed(error.into()))?,
     })
+}
+
+/// Reads all of an image and compares it with its account. Blocks.
+pub(crate) fn verify(data: &Path, dir: &Path, image: &Image) -> Result<(), Error> {
+    let detail = Detail::of(image)?;
+    let size = u64::from(detail.machine.memory_mb) << 20;
+    let bulk = |name: &str, file: &File, expected: &str| match bulk_account(name, file, &|| true) {
+        Ok(found) if found.bulk_digest.as_deref() == Some(expected) => Ok(()),
+        Ok(_) => Err(damaged(name, "the digest of its content is wrong")),
+        Err(error) => Err(damaged(name, error)),
+    };
+    open_state(dir, image)?;
+    if let Some(pages) = open_pages(dir, image, size)? {
+        let expected = account(image, PAGES).and_then(|account| account.bulk_digest.as_deref());
+        let found = pages.bulk_digest().map_err(|error| damaged(PAGES, error))?;
+        if expected.is_some_and(|expected| expected != found) {
+            return Err(damaged(PAGES, "the digest of its pages is wrong"));
+        }
+    }
+    match &image.base {
+        Some(base) => {
+            let (file, _) = open_memory(&place::base_path(base, data), detail.machine.memory_mb)?;
+            if let (MemoryBase::Own, Some(expected)) = (base, &detail.own_base) {
+                bulk("mem.base", &file, expected)?;
+            }
+        }
+        None => {
+            for name in ["mem", OVERLAY] {
+                let account = account(image, name).ok_or_else(|| damaged(name, "the account does not name it"))?;
+                let file = open_listed(dir, name)?;
+                if file.metadata().map_err(|error| damaged(name, error))?.len() != account.bytes {
+                    return Err(damaged(name, "its length is wrong"));
+                }
+                if let Some(expected) = &account.bulk_digest {
+                    bulk(name, &file, expected)?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -334,9 +388,14 @@ mod tests {
             file.write_all_at(b"here", 5000).expect("can be written");
             file.write_all_at(b"and here", (3 << 20) - 8).expect("can be written");
         }
-        let (a, b) = (bulk_account("a", &sparse).expect("can be read"), bulk_account("a", &full).expect("can be read"));
+        let account = |file| bulk_account("a", file, &|| true).expect("can be read");
+        let (a, b) = (account(&sparse), account(&full));
         assert_eq!(a, b);
         full.write_all_at(b"H", 5000).expect("can be written");
-        assert_ne!(a, bulk_account("a", &full).expect("can be read"));
+        assert_ne!(a, account(&full));
+        assert!(bulk_account("a", &full, &|| false).is_err(), "a cancelled one stops");
+        let hole = tempfile::tempfile().expect("can be made");
+        hole.set_len(3 << 20).expect("can be resized");
+        assert_eq!(account(&hole).bulk_digest, Some(digest_of_nothing()));
     }
 }

@@ -19,8 +19,10 @@ mod capabilities;
 mod engine;
 mod error;
 mod image;
+mod inspector;
 
 pub use capabilities::{Cancel, Capabilities, DiskKind, Isolation, OutsideTcp, Repairs};
 pub use engine::{ByteStream, Card, Driver, Engine, EngineInfo, Exit, Machine, Part, Place, Source};
 pub use error::Error;
 pub use image::{Image, ImageFile, MemoryBase};
+pub use inspector::{Inspector, Stray, StrayKind};
