@@ -82,10 +82,22 @@ pub(crate) fn seal(image: &Path) -> io::Result<(String, u64)> {
     let file = File::open(image)?;
     file.set_permissions(fs::Permissions::from_mode(0o400))?;
     file.sync_all()?;
+    Ok((digest(&file)?, file.metadata()?.blocks() * 512))
+}
+
+fn digest(file: &File) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
-    let mut reader = io::BufReader::with_capacity(1 << 20, &file);
+    let mut reader = io::BufReader::with_capacity(1 << 20, file);
     io::copy(&mut reader, &mut hasher)?;
-    Ok((hasher.finalize().to_hex().to_string(), file.metadata()?.blocks() * 512))
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Reads all of a base and tells whether it is what its digest says. Blocks.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn is_intact(base: &Path, expected: &str) -> io::Result<bool> {
+    Ok(digest(&File::open(base)?)? == expected)
 }
 
 /// Gives the directory `made` its name `place`, for good. If another build was first, its image stays: it may be in
@@ -138,6 +150,10 @@ mod tests {
         fs::write(&image, "abc").unwrap();
         let (digest, bytes) = seal(&image).unwrap();
         assert_eq!(digest, blake3::hash(b"abc").to_hex().to_string());
+        assert!(is_intact(&image, &digest).unwrap());
+        fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&image, b"abd").unwrap();
+        assert!(!is_intact(&image, &digest).unwrap());
         assert!(bytes <= 8192);
         assert_eq!(fs::metadata(&image).unwrap().mode() & 0o777, 0o400);
     }

@@ -24,6 +24,7 @@ mod workplace;
 
 pub use build::{Base, Places, build};
 pub use error::Error;
+pub use ext4::is_intact;
 pub use log::{Event, Log};
 pub use spec::{BUILTINS, DebianSpec, builtin};
 pub use workplace::clear_leftovers;

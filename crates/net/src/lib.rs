@@ -38,12 +38,14 @@ mod nft;
 mod pool;
 mod ranges;
 mod slot;
+mod survey;
 mod tables;
 
 pub use account::{Account, Denied, Reason, Traffic};
 pub use error::Error;
 pub use network::{Kind, Limits, Network, Options, erase, erase_after};
 pub use slot::Slot;
+pub use survey::{Traces, survey};
 pub use wakeful_guest_proto::card::{GATEWAY, GATEWAY_MAC, GUEST, GUEST_MAC, PREFIX};
 
 /// Where connections to allowed names are redirected to, at the gateway's address.

@@ -99,6 +99,27 @@ impl SqliteStore {
         self.writer.close().await;
     }
 
+    /// Reads all of the file and tells what is wrong in it; nothing, if it is sound.
+    ///
+    /// # Errors
+    /// If it cannot even be read.
+    pub async fn examine(&self) -> Result<Vec<String>, Error> {
+        let lines: Vec<String> = sqlx::query_scalar("PRAGMA integrity_check")
+            .fetch_all(&self.readers)
+            .await
+            .map_err(doing("check the database"))?;
+        let mut wrong: Vec<String> = lines.into_iter().filter(|line| line != "ok").collect();
+        let lost: Vec<(String, Option<i64>, String, i64)> = sqlx::query_as("PRAGMA foreign_key_check")
+            .fetch_all(&self.readers)
+            .await
+            .map_err(doing("check the database's references"))?;
+        wrong.extend(
+            lost.into_iter().map(|(table, _, parent, _)| format!("a row of {table} refers to no row of {parent}")),
+        );
+        wrong.dedup();
+        Ok(wrong)
+    }
+
     /// Begins a writing transaction. Dropped without a commit, it leaves nothing.
     async fn begin(&self, durable: Durable) -> Result<Transaction<'static, Sqlite>, Error> {
         // The level cannot change inside a transaction, and the log's single fsync covers what lazy commits left there.

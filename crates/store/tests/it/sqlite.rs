@@ -94,6 +94,21 @@ async fn a_word_from_the_future_is_not_guessed() {
 }
 
 #[tokio::test]
+async fn what_refers_to_nothing_is_found() {
+    let file = File::new().await;
+    let store = File::open(&file.address()).await;
+    store.insert_sandbox(&sandbox(), None).await.expect("insert");
+    assert_eq!(store.examine().await.expect("can be read"), Vec::<String>::new());
+    meddle(
+        &file,
+        "PRAGMA foreign_keys = OFF; INSERT INTO ports (sandbox_id, port, public) VALUES ('sbx_nobody', 80, 0)",
+    )
+    .await;
+    assert_eq!(store.examine().await.expect("can be read"), ["a row of ports refers to no row of sandboxes"]);
+    store.close().await;
+}
+
+#[tokio::test]
 async fn a_newer_schema_is_refused() {
     let file = File::new().await;
     File::open(&file.address()).await.close().await;
