@@ -2,7 +2,7 @@
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::{bench, completions, doctor, key, sandbox, serve, setup, snapshot, template, tenant};
+use crate::commands::{bench, completions, doctor, fsck, key, sandbox, serve, setup, snapshot, template, tenant};
 use crate::overview;
 
 /// Sandboxes that sleep when nobody uses them and wake where they left off.
@@ -68,6 +68,7 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     Setup(setup::Setup),
     Doctor(doctor::Doctor),
+    Fsck(fsck::Fsck),
     Bench(bench::Bench),
     /// Create and use sandboxes
     #[command(subcommand, arg_required_else_help = true)]

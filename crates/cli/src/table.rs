@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use wakeful_client::types::{
     Command, FileEntry, FileType, Instant, Key, Process, Sandbox, Snapshot, Status, Template, Tenant,
 };
+use wakeful_daemon::fsck::Finding;
 use wakeful_model::{Mode, TemplateSource};
 
 /// So much of a command is shown.
@@ -70,6 +71,17 @@ pub(crate) fn snapshots(list: &[Snapshot], now: Timestamp) -> String {
         ]);
     }
     render(&table, None)
+}
+
+/// What is wrong with a data directory, and what helps.
+pub(crate) fn findings(list: &[Finding]) -> String {
+    let mut table = plain(&["STATUS", "KIND", "SUBJECT", "DETAIL"]);
+    for finding in list {
+        let detail = plain_text(&finding.detail).into_owned();
+        table.add_row([finding.status.to_string(), finding.kind.to_string(), finding.subject.clone(), detail]);
+        table.add_row([String::new(), String::new(), String::new(), format!("-> {}", finding.remedy)]);
+    }
+    render(&table, Some("STATUS"))
 }
 
 /// The processes of a sandbox.
@@ -292,10 +304,10 @@ pub(crate) fn status(word: &str) -> String {
 /// The colour of a status.
 fn meaning(word: &str) -> Option<Style> {
     Some(match word {
-        "running" | "ready" | "exited(0)" => GOOD,
+        "running" | "ready" | "exited(0)" | "repaired" => GOOD,
         "suspended" => CALM,
         "creating" | "pending" | "building" => BUSY,
-        "failed" | "destroyed" => BAD,
+        "failed" | "destroyed" | "found" => BAD,
         _ if word.starts_with("exited(") => BAD,
         _ => return None,
     })

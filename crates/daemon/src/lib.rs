@@ -8,6 +8,7 @@ mod accept;
 pub mod admin_token;
 pub mod config;
 pub mod doctor;
+pub mod fsck;
 pub mod logging;
 pub mod paths;
 pub mod registry;

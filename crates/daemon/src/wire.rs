@@ -90,6 +90,11 @@ impl Taken {
         Ok(Registry::open(Arc::clone(&self.store) as Arc<_>).await?)
     }
 
+    /// What is committed, without anything that runs.
+    pub(crate) fn store(&self) -> &Arc<SqliteStore> {
+        &self.store
+    }
+
     /// Finds running engines and finishes or undoes what was under way.
     ///
     /// # Errors
@@ -134,14 +139,18 @@ pub async fn open(config: &Config, what: &str) -> Result<Wired, Error> {
     take(config, what).await?.bring_up(config).await
 }
 
+/// What tells this daemon's links and tables from another's.
+pub(crate) fn network_tag(paths: &Paths) -> String {
+    paths.run.file_name().map(|name| name.to_string_lossy().chars().take(5).collect()).unwrap_or_default()
+}
+
 /// The guests' network. A host that cannot have one runs sandboxes without.
 async fn network(config: &Config, paths: &Paths) -> Option<Network> {
     let given = &config.network;
-    let hash = paths.run.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let ranges = given.allow_private.iter().filter_map(|text| text.parse().ok());
     let options = wakeful_net::Options {
         run_dir: paths.run.join("net"),
-        tag: hash.chars().take(5).collect(),
+        tag: network_tag(paths),
         pool: given.pool.parse().ok(),
         allow_private: ranges.collect(),
         ready: given.ready,

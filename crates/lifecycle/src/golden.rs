@@ -177,7 +177,8 @@ async fn boot_and_save(
     Ok(image)
 }
 
-async fn read(dir: &Path) -> Result<Option<Golden>, Error> {
+/// The one in this directory; `None` if it has no manifest.
+pub(crate) async fn read(dir: &Path) -> Result<Option<Golden>, Error> {
     let path = dir.join("manifest.json");
     let text = files::blocking("read a golden snapshot's manifest", move || match std::fs::read(path) {
         Ok(text) => Ok(Some(text)),

@@ -77,7 +77,11 @@ impl Layout {
     }
 
     pub(crate) fn build(&self, template: &TemplateId) -> PathBuf {
-        self.data.join("builds").join(template.as_str())
+        self.builds().join(template.as_str())
+    }
+
+    pub(crate) fn builds(&self) -> PathBuf {
+        self.data.join("builds")
     }
 
     pub(crate) fn package_cache(&self) -> PathBuf {

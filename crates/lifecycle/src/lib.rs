@@ -24,6 +24,7 @@ mod deadline;
 mod error;
 mod events;
 mod files;
+pub mod fsck;
 mod golden;
 mod guest;
 mod idempotency;

@@ -115,7 +115,7 @@ pub(crate) async fn forget_unused(inner: &Inner) -> Result<(), Error> {
     .await
 }
 
-fn at_rest(row: &Sandbox) -> bool {
+pub(crate) fn at_rest(row: &Sandbox) -> bool {
     !row.state.has_engine() && row.transition.is_none()
 }
 
@@ -131,16 +131,16 @@ async fn without_engines(inner: &Arc<Inner>, rows: Vec<Sandbox>, why: &Error) ->
 }
 
 /// Run directories are named by bare ids; beside them lie caches of ours.
-fn is_place(name: &str) -> bool {
+pub(crate) fn is_place(name: &str) -> bool {
     name.parse::<wakeful_model::SandboxId>().is_ok()
 }
 
 /// A golden snapshot that is being made, or was when the daemon ended.
-fn is_half_made(name: &std::ffi::OsStr) -> bool {
+pub(crate) fn is_half_made(name: &std::ffi::OsStr) -> bool {
     name.to_string_lossy().starts_with(golden::HALF_MADE)
 }
 
-fn children(dir: std::path::PathBuf) -> Vec<std::path::PathBuf> {
+pub(crate) fn children(dir: std::path::PathBuf) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 

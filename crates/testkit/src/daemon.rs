@@ -172,6 +172,18 @@ impl Daemon {
         self.child.as_ref().expect("it is running").id()
     }
 
+    /// Where its engines have their run directories.
+    #[must_use]
+    pub fn run(&self) -> &Path {
+        &self.run
+    }
+
+    /// Where the cgroup of an engine with this bare id is, in one of the hierarchies.
+    #[must_use]
+    pub fn cgroup(&self, bare: &str) -> Option<PathBuf> {
+        leftovers::cgroup_top().map(|top| top.join(leftovers::cgroup_name(&self.run, bare)))
+    }
+
     /// The engine of a sandbox, seen from outside: its process id, if that process is alive.
     #[must_use]
     pub fn engine_pid(&self, id: &str) -> Option<u32> {

@@ -33,6 +33,18 @@ pub(crate) fn slots(run: &Path) -> Vec<PathBuf> {
     slots.filter(|slot| slot.join("owner").exists()).collect()
 }
 
+/// Where engines' cgroups are, in one of the hierarchies that they use.
+pub(crate) fn cgroup_top() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let mounts = mounts.lines().filter(|line| line.contains(" cgroup")).filter_map(|line| line.split(' ').nth(1));
+    mounts.map(|mount| Path::new(mount).join("wakeful")).find(|top| top.is_dir())
+}
+
+/// The name of an engine's cgroup.
+pub(crate) fn cgroup_name(run: &Path, bare: &str) -> String {
+    format!("{}.{bare}", run.file_name().unwrap_or_default().to_string_lossy())
+}
+
 /// Cgroups of engines whose run directory is under `run`, in every hierarchy that is mounted.
 pub(crate) fn cgroups(run: &Path) -> Vec<PathBuf> {
     let Some(hash) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 mod door;
+pub(crate) mod fsck;
 pub(crate) mod key;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
@@ -33,6 +34,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Setup(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Bench(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Doctor(args) => finish(many_threads()?, SETUP, args.run(&global)),
+        Command::Fsck(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Sandbox(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Snapshot(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Template(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),

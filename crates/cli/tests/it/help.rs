@@ -7,6 +7,7 @@ const COMMANDS: &[&str] = &[
     "serve",
     "setup",
     "doctor",
+    "fsck",
     "bench",
     "completions",
     "sandbox",

@@ -93,3 +93,13 @@ fn keys_and_tenants_without_a_daemon() {
         ["NAME", "SANDBOXES", "MEMORY_MB", "DISK_MB", "default", "0/-", "0/-", "0/-"]
     );
 }
+
+#[test]
+fn fsck_makes_nothing_where_nothing_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let ended = run(&["fsck", "--repair", "--data-dir", data.to_str().unwrap()]);
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("there is no database in") && ended.stderr.contains("hint:"), "{}", ended.stderr);
+    assert!(!data.exists());
+}

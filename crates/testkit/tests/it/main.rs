@@ -12,6 +12,7 @@ mod exec_stream;
 mod faults;
 mod files;
 mod forks;
+mod fsck;
 mod grpc;
 mod guest_faults;
 mod idempotency;
