@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use sections::{Accel, Defaults, Gvisor, Limits, LogFormat, Network, Pool, Qemu, RuntimeChoice, Tls};
+pub use sections::{Accel, Defaults, Gvisor, Limits, LogFormat, Network, Pool, Pressure, Qemu, RuntimeChoice, Tls};
 pub use span::Span;
 
 /// The file that is read when no other is named.
@@ -132,6 +132,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// What the host gives away at most.
     pub limits: Limits,
+    /// When the host counts as short of memory.
+    pub pressure: Pressure,
     /// Sandbox networks.
     pub network: Network,
     /// Sandboxes made before they are asked for.
@@ -155,6 +157,7 @@ impl Default for Config {
             tls: Tls::default(),
             defaults: Defaults::default(),
             limits: Limits::default(),
+            pressure: Pressure::default(),
             network: Network::default(),
             pool: Pool::default(),
             qemu: Qemu::default(),
@@ -278,6 +281,7 @@ impl Config {
         checks.extend(self.tls.check());
         checks.extend(self.defaults.check());
         checks.extend(self.limits.check());
+        checks.extend(self.pressure.check());
         checks.extend(self.network.check());
         checks.extend(self.pool.check());
         checks.extend(self.qemu.check());

@@ -94,6 +94,7 @@ pub async fn serve(
         wired.lock.announce(&format!("{scheme}://{address}"))?;
     }
     wired.lifecycle.warm_up();
+    wired.lifecycle.watch_pressure(wire::pressure(config));
 
     let calls = TaskTracker::new();
     let router = wakeful_api::router(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use wakeful_driver::Driver;
 use wakeful_driver_qemu::{Qemu, QemuConfig};
-use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Network, Registry, Runtime, RuntimeInfo};
+use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Network, Pressure, Registry, Runtime, RuntimeInfo};
 use wakeful_names::Upstream;
 use wakeful_store::SqliteStore;
 
@@ -203,6 +203,21 @@ fn defaults(config: &Config) -> Defaults {
         limit_awake: config.limits.awake.map(|span| span.0),
         limit_sandboxes: config.limits.sandboxes.map(u64::from),
         limit_memory_mb: config.limits.memory_mb.or_else(|| host_memory_mb().map(|mb| mb * OVERCOMMIT)),
+        limit_disk_mb: config.limits.disk_mb,
+    }
+}
+
+/// When the host counts as short of memory.
+pub(crate) fn pressure(config: &Config) -> Pressure {
+    let given = &config.pressure;
+    let some = |percent: u32| (percent > 0).then_some(percent);
+    Pressure {
+        available_percent: some(given.available_percent),
+        stall_percent: some(given.stall_percent),
+        idle: given.idle.0,
+        interval: given.interval.0,
+        meminfo: given.meminfo.clone(),
+        stalls: given.stalls.clone(),
     }
 }
 

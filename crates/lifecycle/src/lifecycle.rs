@@ -63,6 +63,8 @@ pub struct Defaults {
     pub limit_sandboxes: Option<u64>,
     /// Most guest memory of running sandboxes on this host, in MiB.
     pub limit_memory_mb: Option<u64>,
+    /// Most disk of all sandboxes on this host, in MiB.
+    pub limit_disk_mb: Option<u64>,
 }
 
 /// What is known of a runtime on this host.
@@ -126,6 +128,8 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     pub(crate) uplinks: Uplinks,
     pub(crate) clock: Clock,
+    /// Whoever adds to what this host has given away does so alone.
+    pub(crate) admissions: tokio::sync::Mutex<()>,
     /// Everything that outlives the call that began it.
     pub(crate) tasks: TaskTracker,
     /// Set when the daemon is about to end.
@@ -156,7 +160,7 @@ impl Inner {
         Ok(())
     }
 
-    fn owner(&self, id: &SandboxId) -> Option<Handle> {
+    pub(crate) fn owner(&self, id: &SandboxId) -> Option<Handle> {
         self.owners.lock().expect("no panic while it is held").get(id).cloned()
     }
 
@@ -239,6 +243,7 @@ impl Lifecycle {
             metrics: Metrics::default(),
             uplinks: Uplinks::new(config.network),
             clock: config.clock,
+            admissions: tokio::sync::Mutex::default(),
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
         });

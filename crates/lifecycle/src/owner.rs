@@ -19,15 +19,15 @@ use crate::uses::{News, Uses};
 use crate::view::{Awake, AwakeReason, Live};
 use crate::{Error, guest, ops, tenants};
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use wakeful_driver::{Engine, Exit};
 use wakeful_guest_client::Guest;
 use wakeful_model::{
-    Cause, Code, EventType, Fact, Failure, Mode, Op, Outcome, Sandbox, State, Transition, Verdict, decide, machine,
-    observe,
+    Cause, Code, Event, EventType, Fact, Failure, Mode, Op, Outcome, Sandbox, State, Transition, Verdict, decide,
+    machine, observe,
 };
 
 /// How long an automatic operation that failed is left alone.
@@ -36,6 +36,8 @@ const AUTOMATIC_RETRY: Duration = Duration::from_secs(10);
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 /// How long a broken channel is tried again while a caller waits.
 const RECONNECT: Duration = Duration::from_secs(6);
+/// How long a wish for it to sleep is good: it may be at work just now.
+const PRESSED: SignedDuration = SignedDuration::from_secs(10);
 /// How often use is written down.
 const TOUCH_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 
@@ -65,6 +67,8 @@ pub(crate) struct Handle {
     pub(crate) asks: mpsc::Sender<(Ask, ReplyTo)>,
     pub(crate) live: watch::Receiver<Live>,
     pub(crate) looks: Looks,
+    /// Makes it sleep soon, if nobody uses it: the host is short of memory.
+    pub(crate) press: Arc<Notify>,
 }
 
 /// What an operation hands back.
@@ -122,7 +126,7 @@ impl Plan {
 /// What is under way.
 struct Operation {
     plan: Plan,
-    /// It gives way to whoever needs the sandbox: idleness alone is its cause.
+    /// It gives way to whoever needs the sandbox: nobody did when it began.
     yields: bool,
     /// Calls it off, while that is possible.
     off: CancellationToken,
@@ -141,6 +145,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
     let (uses, news_inbox) = Uses::new(inner.clock.clone());
     let (busy, looks) = Inquiry::new();
     let (live, watching) = watch::channel(Live::at_rest(start.row.clone()));
+    let press = Arc::new(Notify::new());
     let owner = Owner {
         inner: Arc::clone(inner),
         row: start.row,
@@ -151,11 +156,13 @@ pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
         busy,
         touched_at: Timestamp::UNIX_EPOCH,
         quiet_until: Timestamp::UNIX_EPOCH,
+        press: Arc::clone(&press),
+        pressed_until: None,
         compaction: None,
         live,
     };
     inner.tasks.spawn(owner.run(start.first, ask_inbox, news_inbox));
-    Handle { asks, live: watching, looks }
+    Handle { asks, live: watching, looks, press }
 }
 
 pub(crate) struct Owner {
@@ -170,6 +177,9 @@ pub(crate) struct Owner {
     touched_at: Timestamp,
     /// Automatic operations wait until then.
     quiet_until: Timestamp,
+    press: Arc<Notify>,
+    /// It is to sleep before its time, if nobody uses it until then.
+    pressed_until: Option<Timestamp>,
     compaction: Option<Compaction>,
     live: watch::Sender<Live>,
 }
@@ -181,6 +191,7 @@ enum Happening {
     Finished(Result<Finished, tokio::task::JoinError>),
     EngineEnded(Exit),
     Ask(Ask, ReplyTo),
+    Pressed,
     Deadline,
     Draining,
 }
@@ -217,6 +228,7 @@ impl Owner {
                 Happening::Finished(finished) => Box::pin(self.on_finished(finished)).await,
                 Happening::EngineEnded(exit) => Box::pin(self.on_engine_ended(exit)).await,
                 Happening::Ask(ask, reply) => Box::pin(self.on_ask(ask, reply)).await,
+                Happening::Pressed => self.pressed_until = self.inner.now().checked_add(PRESSED).ok(),
                 Happening::Deadline => Box::pin(self.on_deadline()).await,
                 Happening::Draining => return,
             }
@@ -249,6 +261,7 @@ impl Owner {
             // An operation under way reaches its end first; a crash in the middle is the other, rarer path.
             () = self.inner.draining.cancelled(), if !busy => Happening::Draining,
             Some((ask, reply)) = asks.recv() => Happening::Ask(ask, reply),
+            () = self.press.notified() => Happening::Pressed,
             () = self.inner.clock.wait_until(due.unwrap_or(Timestamp::MAX), LONGEST_SLEEP), if due.is_some() => Happening::Deadline,
         }
     }
@@ -411,12 +424,12 @@ impl Owner {
         // is no longer what we know (a commit that nobody could vouch for), this fails before anything is touched.
         if !matches!(plan, Plan::Create { .. }) {
             let written = match plan {
-                Plan::Wake { .. } => tenants::admit_wake(&self.inner, row, event.as_ref()).await,
+                Plan::Wake { .. } => self.admit_wake(row, event.as_ref()).await,
                 _ => ops::swap(&self.inner, row, event.as_ref()).await,
             };
             match written {
                 Ok(row) => self.row = row,
-                Err(error @ Error::QuotaExceeded { .. }) => {
+                Err(error @ (Error::QuotaExceeded { .. } | Error::InsufficientCapacity { .. })) => {
                     info!(sandbox_id = %self.row.id, %error, "not woken");
                     self.answer_bound(&Arc::new(error));
                     return;
@@ -434,8 +447,19 @@ impl Owner {
         let held = std::mem::take(&mut self.held);
         let off = CancellationToken::new();
         let operation = ops::run(Arc::clone(&self.inner), self.row.clone(), held, plan.clone(), off.clone());
-        let yields = automatic && plan.cause() == Cause::Idle;
+        self.pressed_until = None;
+        let yields = automatic && yields(plan.cause());
         self.operation = Some(Operation { plan, yields, off, task: self.inner.tasks.spawn(operation) });
+    }
+
+    /// Writes the intent to wake, if host and tenant have the memory; others see it before they count.
+    async fn admit_wake(&mut self, row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
+        let inner = Arc::clone(&self.inner);
+        let _turn = inner.admissions.lock().await;
+        inner.check_memory(u64::from(row.memory_mb))?;
+        self.row = tenants::admit_wake(&inner, row, event).await?;
+        self.publish();
+        Ok(self.row.clone())
     }
 
     async fn on_finished(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
@@ -540,7 +564,9 @@ impl Owner {
                 if let Err(error) = self.inner.reap(&self.row.id).await {
                     error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not clear up after a dead engine");
                 }
-                let cause = if exit.status.as_deref().is_some_and(|s| s.contains("signal")) {
+                let cause = if exit.out_of_memory {
+                    Cause::OutOfMemory
+                } else if exit.status.as_deref().is_some_and(|s| s.contains("signal")) {
                     Cause::EngineDied
                 } else {
                     Cause::GuestExit
@@ -577,7 +603,13 @@ impl Owner {
             return None;
         }
         let unused = self.uses.is_empty() && self.busy.is_quiet();
-        let next = deadline::next(&self.row, unused, self.inner.defaults.limit_awake)?;
+        let pressed = self.pressed_until.filter(|until| unused && self.inner.now() < *until);
+        let next = match pressed {
+            Some(_) if self.row.state == State::Running => {
+                Deadline { at: self.row.last_activity_at, fact: Fact::IdleElapsed, cause: Cause::Pressure }
+            }
+            _ => deadline::next(&self.row, unused, self.inner.defaults.limit_awake)?,
+        };
         Some(Deadline { at: next.at.max(self.quiet_until), ..next })
     }
 
@@ -592,7 +624,7 @@ impl Owner {
         }
         match observe(self.row.state, self.under_way(), fact) {
             Outcome::Begin(Op::Suspend)
-                if cause == Cause::Idle && self.busy.must_ask(awake(&self.held), &self.inner.tasks) => {}
+                if yields(cause) && self.busy.must_ask(awake(&self.held), &self.inner.tasks) => {}
             Outcome::Begin(Op::Suspend) => {
                 let plan = Plan::Suspend { memory: self.row.policy.suspend_memory, cause };
                 self.begin(plan, true).await;
@@ -608,7 +640,10 @@ impl Owner {
     /// The idle timer starts anew. Written down now and then: a restart may see it a few seconds late.
     fn note_activity(&mut self, now: Timestamp) {
         let now = wakeful_model::at_microseconds(now);
-        self.row.last_activity_at = self.row.last_activity_at.max(now);
+        if now > self.row.last_activity_at {
+            self.row.last_activity_at = now;
+            self.pressed_until = None;
+        }
         if now.duration_since(self.touched_at) >= TOUCH_INTERVAL {
             self.touched_at = now;
             let (inner, id) = (Arc::clone(&self.inner), self.row.id.clone());
@@ -641,6 +676,11 @@ impl Owner {
         self.inner.metrics.state_change(self.live.borrow().row.state, self.row.state);
         self.live.send_replace(Live { row: self.row.clone(), awake_because, sleeps_at });
     }
+}
+
+/// Whether a sleep for this cause is one that an access calls off, and that a guest at work puts off.
+const fn yields(cause: Cause) -> bool {
+    matches!(cause, Cause::Idle | Cause::Pressure)
 }
 
 /// The guest that can be asked something: none while an operation has it, or when its channel is broken.

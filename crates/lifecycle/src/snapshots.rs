@@ -248,7 +248,7 @@ impl Lifecycle {
             return Err(Error::invalid(Code::InvalidCombination, field, format!("is not for a {mode} sandbox")));
         }
         // Before anything stops: what cannot fit is not begun.
-        self.inner.check_capacity(u64::from(source.memory_mb))?;
+        self.inner.check_capacity(u64::from(source.memory_mb), u64::from(source.disk_mb))?;
         let given = |span: Option<jiff::SignedDuration>| span.and_then(|span| Duration::try_from(span).ok());
         let cut = Cut { id: SnapshotId::random(), name: None };
         let child = NewSandbox {

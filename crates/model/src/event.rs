@@ -46,6 +46,7 @@ pub enum Cause {
     EngineDied,
     Recovery,
     Shutdown,
+    Pressure,
 }
 
 /// One event. Its sequence number is given by the store.

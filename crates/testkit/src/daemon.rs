@@ -26,6 +26,8 @@ pub struct Options {
     pub config: Option<String>,
     /// Where it listens, if not on loopback only.
     pub listen: Option<String>,
+    /// Its data directory is on a file system of its own, of this size. Only for the first start.
+    pub disk_mb: Option<u32>,
 }
 
 impl Options {
@@ -40,6 +42,13 @@ impl Options {
     #[must_use]
     pub fn config(mut self, text: &str) -> Self {
         self.config = Some(text.into());
+        self
+    }
+
+    /// With so much room for its data.
+    #[must_use]
+    pub fn disk_mb(mut self, disk_mb: u32) -> Self {
+        self.disk_mb = Some(disk_mb);
         self
     }
 
@@ -58,6 +67,8 @@ pub struct Daemon {
     child: Option<Child>,
     url: String,
     starts: u32,
+    /// The data directory is a file system of its own.
+    mounted: bool,
 }
 
 impl Daemon {
@@ -74,9 +85,10 @@ impl Daemon {
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn start_with(options: Options) -> Result<Self> {
-        let data = clone_data()?;
+        let data = clone_data(options.disk_mb)?;
         let run = leftovers::run_dir(data.path())?;
-        let mut daemon = Self { data, run, child: None, url: String::new(), starts: 0 };
+        let mounted = options.disk_mb.is_some();
+        let mut daemon = Self { data, run, child: None, url: String::new(), starts: 0, mounted };
         daemon.start_again(options).await?;
         Ok(daemon)
     }
@@ -303,6 +315,9 @@ impl Drop for Daemon {
                     eprintln!("daemon: {line}");
                 }
             }
+        }
+        if self.mounted {
+            let _ = rustix::mount::unmount(self.data.path(), rustix::mount::UnmountFlags::DETACH);
         }
     }
 }

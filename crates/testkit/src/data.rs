@@ -1,5 +1,6 @@
 //! The prepared cache, and data directories made from it.
 
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -26,15 +27,28 @@ pub fn cache_dir() -> PathBuf {
     std::env::var_os("WAKEFUL_TEST_CACHE").map_or_else(|| PathBuf::from("/var/cache/wakeful-test"), PathBuf::from)
 }
 
-/// A fresh data directory with everything that is slow to make.
-pub(crate) fn clone_data() -> Result<tempfile::TempDir> {
+/// A fresh data directory with everything that is slow to make; if `disk_mb` is given, on a file system of its own that is
+/// no larger. Whoever has it unmounts that.
+pub(crate) fn clone_data(disk_mb: Option<u32>) -> Result<tempfile::TempDir> {
     let prepared = cache_dir().join("data");
     ensure!(prepared.join("wakeful.db").is_file(), "{} is not prepared: run `make prepare`", prepared.display());
     // Hard links need one file system, so tests live beside the cache.
     let parent = cache_dir().join("tests");
     fs::create_dir_all(&parent)?;
     let dir = tempfile::Builder::new().prefix("data-").tempdir_in(&parent)?;
+    if let Some(disk_mb) = disk_mb {
+        let options = CString::new(format!("size={disk_mb}m,mode=0700"))?;
+        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", rustix::mount::MountFlags::empty(), Some(&*options))
+            .context("mounting a small file system")?;
+    }
     for name in ["kernels", "engines", "bases", "golden"] {
+        if disk_mb.is_some() {
+            // Holes stay holes.
+            let mut copy = std::process::Command::new("cp");
+            copy.args(["-a", "--sparse=always"]).arg(prepared.join(name)).arg(dir.path());
+            ensure!(copy.status()?.success(), "copying {name}");
+            continue;
+        }
         link_tree(&prepared.join(name), &dir.path().join(name)).with_context(|| format!("linking {name}"))?;
     }
     fs::copy(prepared.join("wakeful.db"), dir.path().join("wakeful.db"))?;

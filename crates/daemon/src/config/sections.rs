@@ -219,6 +219,53 @@ impl Limits {
     }
 }
 
+/// `[pressure]`: when the host counts as short of memory. The longest idle sandboxes are suspended then, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pressure {
+    /// Less available memory than so many per cent of all; 0: it does not matter.
+    pub available_percent: u32,
+    /// More than so many per cent of the time in which somebody waits for memory; 0: it does not matter.
+    pub stall_percent: u32,
+    /// How long nobody must have used a sandbox before it is suspended for that.
+    pub idle: Span,
+    /// How often the host's figures are read.
+    pub interval: Span,
+    /// Where the first figure is read.
+    pub meminfo: PathBuf,
+    /// Where the second is.
+    pub stalls: PathBuf,
+}
+
+impl Default for Pressure {
+    /// At a twentieth of the memory the kernel is about to end processes, and what an engine holds would be lost. How much
+    /// waiting is too much depends on the host's disks.
+    fn default() -> Self {
+        Self {
+            available_percent: 5,
+            stall_percent: 0,
+            idle: Span::seconds(30),
+            interval: Span::seconds(2),
+            meminfo: "/proc/meminfo".into(),
+            stalls: "/proc/pressure/memory".into(),
+        }
+    }
+}
+
+impl Pressure {
+    pub(super) fn check(&self) -> Vec<Check> {
+        let percent = |value: u32| if value < 100 { Ok(()) } else { Err(format!("{value} is not below 100")) };
+        let interval = if self.interval.0.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(()) };
+        vec![
+            ("pressure.available_percent", percent(self.available_percent)),
+            ("pressure.stall_percent", percent(self.stall_percent)),
+            ("pressure.interval", interval),
+            ("pressure.meminfo", check_absolute(Some(&self.meminfo))),
+            ("pressure.stalls", check_absolute(Some(&self.stalls))),
+        ]
+    }
+}
+
 /// `[network]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

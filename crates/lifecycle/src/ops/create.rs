@@ -44,10 +44,13 @@ pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) ->
     };
     let parent = from.as_ref().map(|origin| origin.snapshot.sandbox_id.clone());
     let row = resolve(inner, id, new, content, parent).await?;
-    tenants::admit(inner, &row).await?;
-    point(Point::CreateAdmitted);
     let id = row.id.clone();
     let (reply, answer) = oneshot::channel();
+    // Two that would fit one by one must not both see room.
+    let _turn = inner.admissions.lock().await;
+    inner.check_capacity(u64::from(row.memory_mb), u64::from(row.disk_mb))?;
+    tenants::admit(inner, &row).await?;
+    point(Point::CreateAdmitted);
     own(inner, Start { row, held: Held::default(), first: Some((Plan::Create { from }, Some(reply))) });
     Ok((id, answer))
 }
@@ -119,7 +122,7 @@ async fn resolve(
     content: Content,
     parent_id: Option<SandboxId>,
 ) -> Result<Sandbox, Error> {
-    inner.check_capacity(u64::from(content.memory_mb))?;
+    inner.check_capacity(u64::from(content.memory_mb), u64::from(content.disk_mb))?;
     let driver = inner.driver().await?;
     let engine = driver.engine();
     let wanted = new.runtime.as_deref().filter(|wanted| *wanted != "auto").unwrap_or(&content.runtime);
@@ -209,23 +212,36 @@ fn policy(inner: &Inner, new: &NewSandbox, now: jiff::Timestamp) -> Policy {
 }
 
 impl Inner {
-    /// Whether a guest of this size may run beside those that run now.
-    pub(crate) fn check_capacity(&self, memory_mb: u64) -> Result<(), Error> {
-        let (count, used) = {
+    /// Whether one more sandbox of this size may be on this host.
+    pub(crate) fn check_capacity(&self, memory_mb: u64, disk_mb: u64) -> Result<(), Error> {
+        let (count, disk) = {
             let owners = self.owners.lock().expect("no panic while it is held");
-            let running = owners.values().map(|handle| handle.live.borrow());
-            running.fold((0u64, 0u64), |(count, used), live| {
-                let memory = if live.row.state.has_engine() { u64::from(live.row.memory_mb) } else { 0 };
-                (count + 1, used + memory)
-            })
+            let disks = owners.values().map(|handle| u64::from(handle.live.borrow().row.disk_mb));
+            (owners.len() as u64, disks.sum::<u64>())
         };
+        let full = |detail: String| Err(Error::InsufficientCapacity { detail, fits: None });
         if let Some(limit) = self.defaults.limit_sandboxes.filter(|limit| count >= *limit) {
-            return Err(Error::InsufficientCapacity {
-                detail: format!("this host may have {limit} sandboxes, and has them"),
-                fits: None,
-            });
+            return full(format!("this host may have {limit} sandboxes, and has them"));
         }
+        if let Some(limit) = self.defaults.limit_disk_mb.filter(|limit| disk + disk_mb > *limit) {
+            let left = limit.saturating_sub(disk);
+            return full(format!("{disk_mb} MiB of disk do not fit: {left} of {limit} MiB are left"));
+        }
+        self.check_memory(memory_mb)
+    }
+
+    /// Whether a guest of this size may run beside those that run now.
+    pub(crate) fn check_memory(&self, memory_mb: u64) -> Result<(), Error> {
         let Some(limit) = self.defaults.limit_memory_mb else { return Ok(()) };
+        let used: u64 = {
+            let owners = self.owners.lock().expect("no panic while it is held");
+            let lives = owners.values().map(|handle| handle.live.borrow());
+            let awake = lives.filter(|live| {
+                let waking = live.row.transition.as_ref().is_some_and(|transition| transition.op == Op::Wake);
+                live.row.state.has_engine() || waking
+            });
+            awake.map(|live| u64::from(live.row.memory_mb)).sum()
+        };
         let left = limit.saturating_sub(used);
         if memory_mb <= left {
             return Ok(());

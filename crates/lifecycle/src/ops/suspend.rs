@@ -77,7 +77,11 @@ pub(super) async fn run(
     if !memory {
         return without_memory(inner, row, held, engine, cause, began).await;
     }
-    let prepared = prepare(inner, &row, &held, &engine, off).await;
+    let prepared = prepare(inner, &row, &held, &engine, off).await.map_err(|error| match error {
+        Error::Io { source, .. } if is_full(&source) => Error::DiskFull { id: row.id.clone() },
+        Error::Driver(wakeful_driver::Error::DiskFull { .. }) => Error::DiskFull { id: row.id.clone() },
+        other => other,
+    });
     drop(held);
     let result = match prepared {
         Ok(checkpoint) => commit(inner, row.clone(), Memory::Kept, Some(&checkpoint), cause, began).await,
@@ -107,6 +111,10 @@ pub(super) async fn run(
             Finished { row, held: Held { engine: Some(engine), guest: None }, result: Err(error) }
         }
     }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// A commit that was not answered by success.
@@ -171,10 +179,7 @@ async fn prepare(
         Err(error) => {
             let partial = temporary.clone();
             files::blocking("remove a partial checkpoint", move || files::remove_dir(&partial)).await?;
-            return Err(match error {
-                wakeful_driver::Error::DiskFull { .. } => Error::DiskFull { id: row.id.clone() },
-                other => other.into(),
-            });
+            return Err(error.into());
         }
     };
     point_with(Point::SuspendSaved, &**engine);
@@ -185,11 +190,15 @@ async fn prepare(
     let checkpoint = Checkpoint { generation: row.runtime_generation, disk_synced, image };
     // A copy for people and for repair; what counts is in the row.
     let manifest = checkpoint.to_row();
-    files::blocking("publish the checkpoint", move || {
+    let partial = temporary.clone();
+    let published = files::blocking("publish the checkpoint", move || {
         files::write_new(&temporary.join("manifest.json"), manifest.as_bytes())?;
         files::publish_dir(&temporary, &target)
-    })
-    .await?;
+    });
+    if let Err(error) = published.await {
+        files::blocking("remove a partial checkpoint", move || files::remove_dir(&partial)).await?;
+        return Err(error);
+    }
     point_with(Point::SuspendRenamed, &**engine);
     wanted()?;
     Ok(checkpoint)

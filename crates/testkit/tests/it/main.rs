@@ -22,6 +22,7 @@ mod network;
 mod openapi;
 mod outside;
 mod port_forward;
+mod pressure;
 mod previews;
 mod proxy;
 mod shell;
