@@ -22,6 +22,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+/// How long the last words of an engine that has ended may take to be read.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// Within which every command must be answered.
 pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 /// The longest line that is believed.
@@ -58,6 +60,8 @@ struct Shared {
     /// `None` once the connection has ended.
     waiting: Mutex<Option<Waiting>>,
     port: watch::Sender<Port>,
+    /// Why the guest ended, in the engine's word.
+    shutdown: Mutex<Option<String>>,
 }
 
 /// What the guest does with the agent's port.
@@ -78,8 +82,11 @@ impl Qmp {
     /// The same on a connection that is there already.
     pub(crate) async fn over(stream: UnixStream, deadline: Duration) -> Result<Self, Failure> {
         let stream = Arc::new(stream);
-        let shared =
-            Arc::new(Shared { waiting: Mutex::new(Some(HashMap::new())), port: watch::channel(Port::Closed).0 });
+        let shared = Arc::new(Shared {
+            waiting: Mutex::new(Some(HashMap::new())),
+            port: watch::channel(Port::Closed).0,
+            shutdown: Mutex::default(),
+        });
         let (greeted, greeting) = oneshot::channel();
         let mut reader = JoinSet::new();
         reader.spawn(read(stream.clone(), shared.clone(), greeted));
@@ -92,6 +99,13 @@ impl Qmp {
         }
         qmp.call("qmp_capabilities", json!({})).await?;
         Ok(qmp)
+    }
+
+    /// Why the guest of an engine that has ended did so, if the engine said it: all that it said is read first.
+    pub(crate) async fn shutdown(&self) -> Option<String> {
+        let mut port = self.shared.port.subscribe();
+        let _ = timeout(LAST_WORD, port.wait_for(|port| *port == Port::Lost)).await;
+        self.shared.shutdown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) async fn call(&self, command: &str, arguments: Value) -> Result<Value, Failure> {
@@ -234,6 +248,9 @@ impl Shared {
         } else if line["event"] == "VSERPORT_CHANGE" {
             let open = line["data"]["open"] == true;
             self.port.send_replace(if open { Port::Open } else { Port::Closed });
+        } else if line["event"] == "SHUTDOWN" {
+            let reason = line["data"]["reason"].as_str().map(str::to_owned);
+            *self.shutdown.lock().unwrap_or_else(PoisonError::into_inner) = reason;
         } else if line.get("event").is_none() {
             let Some(id) = line["id"].as_u64() else { return false };
             let answer = match line.get("error") {

@@ -162,7 +162,13 @@ impl Engine for QemuEngine {
     }
 
     async fn exited(&self) -> Exit {
-        let status = self.process.ended().await;
+        let mut status = self.process.ended().await;
+        // Its exit code is the same whatever the guest did.
+        match self.qmp.shutdown().await.as_deref() {
+            Some("guest-reset") => status = Some("its kernel panicked, or it was restarted from inside".to_owned()),
+            Some("guest-shutdown") => status = Some("it was powered off from inside".to_owned()),
+            _ => {}
+        }
         Exit { status, output: self.output(), out_of_memory: self.host.jail.cgroups.out_of_memory(&self.place.run) }
     }
 

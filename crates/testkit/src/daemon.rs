@@ -196,6 +196,15 @@ impl Daemon {
         leftovers::cgroup_top().map(|top| top.join(leftovers::cgroup_name(&self.run, bare)))
     }
 
+    /// The file that limits the memory of the engine with this bare id.
+    #[must_use]
+    pub fn memory_limit(&self, bare: &str) -> Option<PathBuf> {
+        let name = leftovers::cgroup_name(&self.run, bare);
+        let ours = leftovers::cgroups(&self.run).into_iter().filter(|path| path.ends_with(&name));
+        let files = ours.flat_map(|dir| [dir.join("memory.limit_in_bytes"), dir.join("memory.max")]);
+        files.into_iter().find(|file| file.exists())
+    }
+
     /// The engine of a sandbox, seen from outside: its process id, if that process is alive.
     #[must_use]
     pub fn engine_pid(&self, id: &str) -> Option<u32> {

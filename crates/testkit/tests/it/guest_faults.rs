@@ -6,12 +6,20 @@ use anyhow::{Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use wakeful_api_types::{Command, ExecuteRequest};
+use wakeful_client::Client;
 use wakeful_testkit::Daemon;
 
 use crate::support::{code_of, create, persistent, run, sh, wait_for};
 
 fn shell(script: &str) -> ExecuteRequest {
     ExecuteRequest::new(Command::Shell(script.into()))
+}
+
+/// What its last failure is put down to.
+async fn cause_of_failure(client: &Client, id: &str) -> Result<String> {
+    let page = serde_json::to_value(client.events(id, 0, 100).await?)?;
+    let failed = page["events"].as_array().into_iter().flatten().rfind(|event| event["type"] == "failed");
+    Ok(failed.and_then(|event| event["cause"].as_str()).unwrap_or_default().to_owned())
 }
 
 #[tokio::test]
@@ -27,6 +35,8 @@ async fn a_guest_that_dies_is_failed_and_boots_again() -> Result<()> {
     let failed = client.sandbox(&id).await?;
     let failure = failed.failure.as_ref().expect("a failure");
     ensure!(failed.status.to_string() == "failed" && failure.bootable, "{failed:?}");
+    ensure!(failure.detail.contains("its kernel panicked"), "{failed:?}");
+    ensure!(cause_of_failure(&client, &id).await? == "guest_exit");
     ensure!(daemon.engine_pid(&id).is_none());
     ensure!(code_of(client.execute(&id, &shell("true")).await) == "sandbox_failed");
     ensure!(code_of(client.suspend(&id, true).await) == "sandbox_failed");
@@ -42,6 +52,12 @@ async fn a_guest_that_dies_is_failed_and_boots_again() -> Result<()> {
         Ok(client.sandbox(&id).await?.status.to_string() == "failed")
     })
     .await?;
+    let failed = client.sandbox(&id).await?;
+    let failure = failed.failure.as_ref().expect("a failure");
+    ensure!(failure.bootable && failure.detail.contains("signal"), "{failed:?}");
+    ensure!(cause_of_failure(&client, &id).await? == "engine_died");
+    client.wake(&id, true).await?;
+    ensure!(sh(&client, &id, "cat ~/kept").await? == "kept");
     client.destroy_sandbox(&id).await?;
     client.destroy_sandbox(&neighbour).await?;
     ensure!(daemon.engines().is_empty() && daemon.places().is_empty(), "left: {:?}", daemon.places());
@@ -58,7 +74,43 @@ async fn a_guest_that_powers_off_has_failed() -> Result<()> {
         Ok(client.sandbox(&id).await?.status.to_string() == "failed")
     })
     .await?;
+    let failed = client.sandbox(&id).await?;
+    ensure!(failed.failure.as_ref().is_some_and(|failure| failure.detail.contains("powered off")), "{failed:?}");
     ensure!(client.wake(&id, true).await?.status.to_string() == "running");
+    Ok(())
+}
+
+#[tokio::test]
+async fn memory_that_runs_out_inside_costs_a_process_and_outside_the_engine() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = daemon.client()?;
+    let id = persistent(&client, "base").await?.id.to_string();
+    sh(&client, &id, "echo kept > ~/kept; sync").await?;
+    // More than the guest has: its own kernel ends the one that wants it.
+    let eaten = run(&client, &id, "tail /dev/zero").await?;
+    ensure!(eaten.exit_code == 137, "{eaten:?}");
+    ensure!(sh(&client, &id, "cat ~/kept").await? == "kept", "nobody else notices");
+    ensure!(client.sandbox(&id).await?.runtime_generation == 1);
+
+    // Less than the guest believes to have: the host ends the engine, and says so.
+    let bare = id.strip_prefix("sbx_").unwrap_or(&id);
+    let limit = daemon.memory_limit(bare).expect("memory is limited");
+    // Refused while more than this is in use.
+    let fits = |mb: &u64| std::fs::write(&limit, (mb << 20).to_string()).is_ok();
+    ensure!((16..400).step_by(8).any(|mb| fits(&mb)), "{}", limit.display());
+    let _ = client.execute(&id, &shell("head -c 150000000 /dev/urandom > /dev/shm/eaten")).await;
+    wait_for("the failure", Duration::from_secs(30), || async {
+        Ok(client.sandbox(&id).await?.status.to_string() == "failed")
+    })
+    .await?;
+    let failed = client.sandbox(&id).await?;
+    let failure = failed.failure.as_ref().expect("a failure");
+    ensure!(failure.code == "out_of_memory" && failure.bootable, "{failed:?}");
+    ensure!(cause_of_failure(&client, &id).await? == "out_of_memory");
+    ensure!(client.wake(&id, true).await?.restored_memory == Some(false));
+    ensure!(sh(&client, &id, "cat ~/kept").await? == "kept");
+    client.destroy_sandbox(&id).await?;
+    ensure!(daemon.engines().is_empty() && daemon.places().is_empty(), "left: {:?}", daemon.places());
     Ok(())
 }
 
