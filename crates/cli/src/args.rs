@@ -2,7 +2,9 @@
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::{bench, completions, doctor, fsck, key, sandbox, serve, setup, snapshot, template, tenant};
+use crate::commands::{
+    bench, completions, doctor, fsck, key, sandbox, serve, setup, snapshot, suspend_all, template, tenant,
+};
 use crate::overview;
 
 /// Sandboxes that sleep when nobody uses them and wake where they left off.
@@ -69,6 +71,7 @@ pub(crate) enum Command {
     Setup(setup::Setup),
     Doctor(doctor::Doctor),
     Fsck(fsck::Fsck),
+    SuspendAll(suspend_all::SuspendAll),
     Bench(bench::Bench),
     /// Create and use sandboxes
     #[command(subcommand, arg_required_else_help = true)]

@@ -31,6 +31,7 @@ pub struct Client {
     pub(crate) address: Address,
     authorization: Option<HeaderValue>,
     agent: HeaderValue,
+    tenant: Option<HeaderValue>,
 }
 
 impl Client {
@@ -69,7 +70,7 @@ impl Client {
             })
             .transpose()?;
         let agent = HeaderValue::from_static(concat!("wakeful-client/", env!("CARGO_PKG_VERSION")));
-        Ok(Self { http, patient, address, authorization, agent })
+        Ok(Self { http, patient, address, authorization, agent, tenant: None })
     }
 
     /// The same with another `User-Agent`; the server takes one that begins with `wakeful-cli/` for the command line.
@@ -79,6 +80,16 @@ impl Client {
     pub fn with_user_agent(mut self, agent: &str) -> Result<Self, Error> {
         self.agent = HeaderValue::try_from(agent)
             .map_err(|_| Error::Invalid { detail: format!("{agent:?} is not a user agent") })?;
+        Ok(self)
+    }
+
+    /// The same, for an admin who acts in this tenant.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is no tenant's name.
+    pub fn in_tenant(mut self, tenant: &str) -> Result<Self, Error> {
+        let name = HeaderValue::try_from(tenant);
+        self.tenant = Some(name.map_err(|_| Error::Invalid { detail: format!("{tenant:?} is no tenant") })?);
         Ok(self)
     }
 
@@ -114,7 +125,10 @@ impl Client {
     }
 
     fn with_headers(&self, request: RequestBuilder) -> RequestBuilder {
-        let request = request.header(USER_AGENT, self.agent.clone());
+        let mut request = request.header(USER_AGENT, self.agent.clone());
+        if let Some(tenant) = &self.tenant {
+            request = request.header("x-wakeful-tenant", tenant.clone());
+        }
         match &self.authorization {
             Some(value) => request.header(AUTHORIZATION, value.clone()),
             None => request,

@@ -10,10 +10,12 @@ pub mod config;
 pub mod doctor;
 pub mod fsck;
 pub mod logging;
+mod notify;
 pub mod paths;
 pub mod registry;
 mod serve;
 pub mod setup;
+pub mod systemd;
 pub mod tls;
 pub mod wire;
 

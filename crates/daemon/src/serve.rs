@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
 use crate::tls::{self, Tls};
-use crate::{accept, admin_token, wire};
+use crate::{accept, admin_token, notify, wire};
 
 /// How long operations may take to reach an end at a stop.
 const GRACE: Duration = Duration::from_secs(30);
@@ -119,8 +119,10 @@ pub async fn serve(
     }
     info!(?addresses, data_dir = %config.data_dir.display(), "listening");
     listening(&addresses);
+    notify::ready();
 
     shutdown.await;
+    notify::stopping();
     info!("draining: running sandboxes go on without the daemon");
     // Calls are still answered meanwhile: new work by 503, the health check too.
     let in_time = wired.lifecycle.drain(GRACE).await;

@@ -10,6 +10,7 @@ pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod setup;
 pub(crate) mod snapshot;
+pub(crate) mod suspend_all;
 pub(crate) mod template;
 pub(crate) mod tenant;
 
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Bench(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Doctor(args) => finish(many_threads()?, SETUP, args.run(&global)),
         Command::Fsck(args) => finish(many_threads()?, SETUP, args.run(&global)),
+        Command::SuspendAll(args) => finish(one_thread()?, LEFT_BEHIND, args.run(&global)),
         Command::Sandbox(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Snapshot(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Template(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),

@@ -1,14 +1,15 @@
 //! `wakeful setup`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use clap::Args;
 use wakeful_client::types::CreateTemplate;
 use wakeful_client::{Client, Error as ClientError};
-use wakeful_daemon::config::Overrides;
+use wakeful_daemon::config::{Config, DEFAULT_FILE, Loaded, Overrides};
 use wakeful_daemon::paths::Holder;
 use wakeful_daemon::setup::{self, Error, Outcome, Templates};
+use wakeful_daemon::systemd::{self, Enabled, Service, Unit};
 use wakeful_model::{TemplateSource, TemplateStatus};
 
 use super::serve::Local;
@@ -28,7 +29,9 @@ Run it as root, once. Run again, it only repairs what is missing.
 Examples:
   wakeful setup
   wakeful setup --template base
-  wakeful setup --no-templates --data-dir /srv/wakeful")]
+  wakeful setup --no-templates --data-dir /srv/wakeful
+  wakeful setup --systemd                    and run the daemon with the host
+  wakeful setup --systemd --print            only show the units")]
 pub(crate) struct Setup {
     #[command(flatten)]
     local: Local,
@@ -41,6 +44,15 @@ pub(crate) struct Setup {
     /// Fetch a newer QEMU from the release's backports if the installed one lets engines write to golden memory
     #[arg(long)]
     hardened: bool,
+    /// Install units for systemd: the daemon, and what suspends all sandboxes before the host shuts down
+    #[arg(long)]
+    systemd: bool,
+    /// Print the units and do nothing else
+    #[arg(long, requires = "systemd")]
+    print: bool,
+    /// Where the units go
+    #[arg(long, value_name = "DIR", requires = "systemd", default_value = systemd::UNITS, hide = true)]
+    systemd_dir: PathBuf,
     /// Show all that programs say
     #[arg(short, long)]
     verbose: bool,
@@ -49,6 +61,13 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) async fn run(self, global: &Global) -> Result<u8, Failure> {
         let loaded = self.local.load(Overrides::default())?;
+        let units = if self.systemd { units(&loaded)? } else { Vec::new() };
+        if self.print {
+            let texts =
+                units.iter().map(|unit| format!("# {}/{}\n{}", self.systemd_dir.display(), unit.name, unit.text));
+            output::bytes(texts.collect::<Vec<_>>().join("\n").as_bytes())?;
+            return Ok(0);
+        }
         let verbose = if self.verbose { Verbose::Yes } else { Verbose::No };
         let templates = match (self.no_templates, self.template) {
             (true, _) => Vec::new(),
@@ -74,9 +93,50 @@ impl Setup {
         if let Templates::LeftTo { holder, templates } = &outcome.templates {
             or_interrupt(ask_daemon(global, holder, &outcome.data_dir, templates, verbose)).await?;
         }
-        output::say("this machine is ready: `wakeful serve` runs the daemon");
+        if self.systemd {
+            output::say(&install(&self.systemd_dir, &units)?);
+        } else {
+            output::say("this machine is ready: `wakeful serve` runs the daemon");
+        }
         Ok(0)
     }
+}
+
+/// The units for this program and this configuration.
+fn units(loaded: &Loaded) -> Result<Vec<Unit>, Failure> {
+    let absolute = |path: &Path| std::path::absolute(path).map_err(|error| Failure::file("find", path, &error));
+    let binary =
+        std::env::current_exe().map_err(|error| Failure::refused(format!("where is this program? {error}")))?;
+    let config = match &loaded.file {
+        Some(file) if file != Path::new(DEFAULT_FILE) => Some(absolute(file)?),
+        Some(_) | None => None,
+    };
+    // What the file alone says need not be said again; what a flag or the environment said would be lost.
+    let flags = Overrides { config: config.clone(), ..Overrides::default() };
+    let by_file = Config::load_from(flags, |_| None, Path::new(DEFAULT_FILE));
+    let same = by_file.is_ok_and(|alone| alone.config.data_dir == loaded.config.data_dir);
+    let data_dir = if same { None } else { Some(absolute(&loaded.config.data_dir)?) };
+    systemd::units(&Service { binary, config, data_dir }).map_err(|error| Failure::refused(Failure::chain(&error)))
+}
+
+/// Installs them; what is to be said about it.
+fn install(into: &Path, units: &[Unit]) -> Result<String, Failure> {
+    let refused = |error: systemd::Error| Failure::refused(Failure::chain(&error)).hint("setup must run as root");
+    let written = systemd::install(into, units).map_err(refused)?;
+    let shown = match written.len() {
+        0 => format!("the units in {} are up to date", into.display()),
+        _ => {
+            format!("wrote {}", written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and "))
+        }
+    };
+    // Elsewhere systemd would not look for them.
+    let enabled = if into == Path::new(systemd::UNITS) { systemd::enable(units) } else { Ok(Enabled::NotRunning) };
+    Ok(match enabled.map_err(|error| Failure::refused(Failure::chain(&error)))? {
+        Enabled::Yes => format!("{shown}; this machine is ready: `systemctl start wakeful` runs the daemon"),
+        Enabled::NotRunning => format!(
+            "{shown}; systemd does not run here: where it does, `systemctl daemon-reload` and `systemctl enable --now wakeful wakeful-suspend`"
+        ),
+    })
 }
 
 fn describe(outcome: &Outcome) -> String {

@@ -8,6 +8,7 @@ const COMMANDS: &[&str] = &[
     "setup",
     "doctor",
     "fsck",
+    "suspend-all",
     "bench",
     "completions",
     "sandbox",

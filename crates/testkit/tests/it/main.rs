@@ -26,6 +26,7 @@ mod pressure;
 mod previews;
 mod proxy;
 mod shell;
+mod shutdown;
 mod sleep;
 mod soak;
 mod streams;
