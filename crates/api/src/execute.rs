@@ -246,6 +246,7 @@ mod tests {
             disk_mb: 2048,
             tombstone: Duration::from_secs(86400),
             limit_awake: None,
+            limit_disk_mb: None,
             upload_bytes: 104_857_600,
             limit_sandboxes: None,
             limit_memory_mb: None,

@@ -155,6 +155,7 @@ fn defaults() -> Defaults {
         disk_mb: 2048,
         tombstone: Duration::from_secs(86400),
         limit_awake: None,
+        limit_disk_mb: None,
         upload_bytes: 1 << 20,
         limit_sandboxes: None,
         limit_memory_mb: None,
