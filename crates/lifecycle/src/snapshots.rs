@@ -72,11 +72,12 @@ pub(crate) struct Origin {
 impl Origin {
     /// The driver's account of its memory, if it has any.
     pub(crate) fn image(&self) -> Result<Option<Image>, Error> {
-        image(&self.snapshot)
+        image_of(&self.snapshot)
     }
 }
 
-fn image(snapshot: &Snapshot) -> Result<Option<Image>, Error> {
+/// The driver's account of a snapshot's memory, if it has any.
+pub(crate) fn image_of(snapshot: &Snapshot) -> Result<Option<Image>, Error> {
     let read = |text: &String| {
         serde_json::from_str(text)
             .map_err(|error| Error::Internal(format!("memory of {} cannot be read: {error}", snapshot.id)))
@@ -156,13 +157,13 @@ impl Inner {
     /// Memory that snapshots stand on.
     pub(crate) async fn snapshot_images(&self) -> Result<Vec<Image>, Error> {
         let images = self.store.snapshots(None).await?;
-        images.iter().filter_map(|snapshot| image(snapshot).transpose()).collect()
+        images.iter().filter_map(|snapshot| image_of(snapshot).transpose()).collect()
     }
 
     async fn view_snapshot(&self, snapshot: Snapshot) -> Result<SnapshotView, Error> {
         let dir = self.layout.snapshot(&snapshot.id);
         let mut shared = vec![self.layout.base(&snapshot.content.base)];
-        if let Some(Image { base: Some(MemoryBase::Golden(golden)), .. }) = image(&snapshot)? {
+        if let Some(Image { base: Some(MemoryBase::Golden(golden)), .. }) = image_of(&snapshot)? {
             shared.push(golden.join("mem"));
         }
         let (own_bytes, shared_bytes) = files::blocking("look at files", move || {

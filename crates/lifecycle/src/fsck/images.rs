@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use wakeful_model::{Sandbox, Template};
+use wakeful_driver::MemoryBase;
+use wakeful_model::{Sandbox, Snapshot, Template};
 
 use super::{Check, Kind, discard, shown};
 use crate::lifecycle::error_chain;
 use crate::recover::{children, is_half_made};
+use crate::snapshots::image_of;
 use crate::{Error, files, golden};
 
 /// Golden snapshots that cannot be trusted, and why.
@@ -67,6 +69,40 @@ impl Check<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Compares every snapshot with its account. Only whoever took it can tell whether it may go.
+    pub(super) async fn snapshots(&mut self, snapshots: &[Snapshot], damaged: &Damaged) -> Result<(), Error> {
+        const STEP: &str = "snapshots";
+        for (nth, snapshot) in snapshots.iter().enumerate() {
+            self.step(STEP, fraction(nth, snapshots.len()), snapshot.id.as_str());
+            match self.snapshot(snapshot, damaged).await {
+                Ok(bytes) => {
+                    self.report.checked.snapshots += 1;
+                    self.report.checked.bytes += bytes;
+                }
+                Err(reason) => {
+                    let remedy = "delete it; until then a create from it boots from its disk, if that is there";
+                    self.unrepaired(Kind::Snapshot, &snapshot.id, &reason, remedy);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn snapshot(&self, snapshot: &Snapshot, damaged: &Damaged) -> Result<u64, String> {
+        let dir = self.scope.layout.snapshot(&snapshot.id);
+        if !dir.join("overlay.ext4").is_file() {
+            return Err("its disk is not there".to_owned());
+        }
+        let Some(image) = image_of(snapshot).map_err(|error| error_chain(&error))? else { return Ok(0) };
+        if let Some(MemoryBase::Golden(golden)) = &image.base
+            && let Some(reason) = damaged.get(golden)
+        {
+            return Err(format!("the golden snapshot that it stands on is damaged: {reason}"));
+        }
+        self.scope.inspector.verify(&dir, &dir, &image).await.map_err(|error| error_chain(&error))?;
+        Ok(image.bytes())
     }
 
     /// Compares every base that somebody needs with its name, which is its digest.

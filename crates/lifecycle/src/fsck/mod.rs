@@ -22,12 +22,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use wakeful_driver::{Inspector, MemoryBase};
-use wakeful_model::{Sandbox, Template};
+use wakeful_model::{Sandbox, Snapshot, Template};
 use wakeful_store::Store;
 
 use crate::lifecycle::error_chain;
 use crate::ops::Checkpoint;
 use crate::recover::at_rest;
+use crate::snapshots::image_of;
 use crate::{Clock, Error, Layout, files};
 
 /// What is checked. Whoever calls holds the data directory.
@@ -68,6 +69,8 @@ pub enum Kind {
     DiskMissing,
     /// A checkpoint is not there or not what it was.
     Checkpoint,
+    /// A snapshot is not there or not what it was.
+    Snapshot,
     /// A golden snapshot is not what it was.
     GoldenSnapshot,
     /// A template's base is not there or not what it was.
@@ -76,6 +79,8 @@ pub enum Kind {
     StaleImage,
     /// A sandbox's directory without a row.
     StraySandbox,
+    /// A snapshot's directory without a row.
+    StraySnapshot,
     /// Golden snapshots of no template.
     StrayGoldenSnapshot,
     /// A base of no template and no sandbox.
@@ -133,6 +138,8 @@ pub struct Checked {
     pub sandboxes: u64,
     /// Checkpoints whose digests were compared.
     pub checkpoints: u64,
+    /// Snapshots likewise.
+    pub snapshots: u64,
     /// Golden snapshots likewise.
     pub golden_snapshots: u64,
     /// Bases likewise.
@@ -182,8 +189,10 @@ pub type Listener<'a> = &'a (dyn Fn(Progress<'_>) + Send + Sync);
 pub async fn check(scope: &Scope, repair: Repair, tell: Listener<'_>) -> Result<Report, Error> {
     let rows = scope.store.live_sandboxes().await?;
     let templates = scope.store.templates(None).await?;
+    let snapshots = scope.store.snapshots(None).await?;
     let repair = repair == Repair::Yes && scope.database.is_empty();
-    let mut check = Check { scope, repair, tell, report: Report::default(), needed: Needed::of(&rows, &templates) };
+    let mut check =
+        Check { scope, repair, tell, report: Report::default(), needed: Needed::of(&rows, &templates, &snapshots) };
     check.report.checked.sandboxes = rows.len() as u64;
     for wrong in &scope.database {
         let remedy = "restore it from a copy; nothing else is repaired until it is sound";
@@ -192,6 +201,7 @@ pub async fn check(scope: &Scope, repair: Repair, tell: Listener<'_>) -> Result<
     let damaged = check.golden_snapshots().await?;
     check.bases(&rows, &templates).await?;
     check.rows(rows, &damaged).await?;
+    check.snapshots(&snapshots, &damaged).await?;
     // After the rows: what a checkpoint that was given up had stood on can go now.
     check.remove_golden_snapshots(damaged).await?;
     check.strays().await?;
@@ -202,11 +212,13 @@ pub async fn check(scope: &Scope, repair: Repair, tell: Listener<'_>) -> Result<
 struct Needed {
     /// Ids of sandboxes that are not destroyed.
     sandboxes: HashSet<String>,
-    /// Ids of templates that there are, and of those that sandboxes stand on.
+    /// Ids of snapshots.
+    snapshots: HashSet<String>,
+    /// Ids of templates that there are, and of those that sandboxes and snapshots stand on.
     templates: HashSet<String>,
     /// Digests of bases.
     bases: HashSet<String>,
-    /// Directories of golden snapshots that a checkpoint stands on.
+    /// Directories of golden snapshots that a checkpoint or snapshot stands on.
     golden: HashSet<PathBuf>,
     /// Bare ids of sandboxes that may have an engine and what belongs to one. What that maps is in no row: while there are
     /// any, no golden snapshot goes.
@@ -214,14 +226,21 @@ struct Needed {
 }
 
 impl Needed {
-    fn of(rows: &[Sandbox], templates: &[Template]) -> Self {
+    fn of(rows: &[Sandbox], templates: &[Template], snapshots: &[Snapshot]) -> Self {
         let ids = templates.iter().map(|template| template.id.to_string());
         let bases = templates.iter().filter_map(|template| template.base.clone());
         Self {
             sandboxes: rows.iter().map(|row| row.id.to_string()).collect(),
-            templates: ids.chain(rows.iter().map(|row| row.template_id.to_string())).collect(),
-            bases: bases.chain(rows.iter().map(|row| row.base.clone())).collect(),
-            golden: rows.iter().filter_map(golden_of).collect(),
+            snapshots: snapshots.iter().map(|snapshot| snapshot.id.to_string()).collect(),
+            templates: ids
+                .chain(rows.iter().map(|row| row.template_id.to_string()))
+                .chain(snapshots.iter().map(|snapshot| snapshot.content.template_id.to_string()))
+                .collect(),
+            bases: bases
+                .chain(rows.iter().map(|row| row.base.clone()))
+                .chain(snapshots.iter().map(|snapshot| snapshot.content.base.clone()))
+                .collect(),
+            golden: rows.iter().filter_map(golden_of).chain(snapshots.iter().filter_map(golden_under)).collect(),
             awake: rows.iter().filter(|row| !at_rest(row)).map(|row| row.id.bare().to_owned()).collect(),
         }
     }
@@ -229,6 +248,13 @@ impl Needed {
 
 fn golden_of(row: &Sandbox) -> Option<PathBuf> {
     match Checkpoint::of(row).ok().flatten()?.image.base? {
+        MemoryBase::Golden(dir) => Some(dir),
+        MemoryBase::Own => None,
+    }
+}
+
+fn golden_under(snapshot: &Snapshot) -> Option<PathBuf> {
+    match image_of(snapshot).ok().flatten()?.base? {
         MemoryBase::Golden(dir) => Some(dir),
         MemoryBase::Own => None,
     }

@@ -30,6 +30,7 @@ impl Check<'_> {
         let all_at_rest = self.needed.awake.is_empty();
         for (dir, kind, detail) in [
             (layout.sandboxes(), Kind::StraySandbox, "a directory of no sandbox"),
+            (layout.snapshots(), Kind::StraySnapshot, "a directory of no snapshot"),
             (layout.golden_root(), Kind::StrayGoldenSnapshot, "golden snapshots of no template"),
             (layout.bases(), Kind::StrayBase, "a base of no template and no sandbox"),
             (layout.builds(), Kind::StrayBuild, "a build of no template"),
@@ -38,6 +39,7 @@ impl Check<'_> {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 let needed = match kind {
                     Kind::StraySandbox => self.needed.sandboxes.contains(&name),
+                    Kind::StraySnapshot => self.needed.snapshots.contains(&name),
                     Kind::StrayBase => self.needed.bases.contains(&name),
                     Kind::StrayGoldenSnapshot => {
                         self.needed.templates.contains(&name)
