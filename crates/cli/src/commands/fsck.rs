@@ -17,10 +17,10 @@ use crate::{output, table};
 /// Check the data directory while no daemon has it, and repair it
 #[derive(Args, Debug)]
 #[command(after_help = "\
-All checkpoints, golden snapshots and template bases are read and compared with their digests, and what no
-sandbox needs is looked for: files, engines, cgroups, network slots. Sandboxes that run on without their
-daemon are left alone. Nothing is changed without --repair; with it, memory that is damaged is given up and
-its disk is kept, and what nobody needs is removed.
+All checkpoints, golden snapshots and template bases are read and compared with their digests,
+and what no sandbox needs is looked for: files, engines, cgroups, network slots. Sandboxes that
+run on without their daemon are left alone. Nothing is changed without --repair; with it, memory
+that is damaged is given up and its disk is kept, and what nobody needs is removed.
 
 The exit code is 0 if all is well or was repaired, 1 if a problem is left.
 

@@ -19,9 +19,9 @@ const ROUNDS: usize = 3;
 /// Put all running sandboxes of all tenants to sleep
 #[derive(Args, Debug)]
 #[command(after_help = "\
-For the end of a host: memory and processes are kept, and each goes on where it left off with its next use.
-Leases of ephemeral sandboxes go on counting. `wakeful setup --systemd` installs a unit that does this before
-the host shuts down. The exit code is 1 if one is still running.
+For the end of a host: memory and processes are kept, and each goes on where it left off with its
+next use. Leases of ephemeral sandboxes go on counting. `wakeful setup --systemd` installs a unit
+that does this before the host shuts down. The exit code is 1 if one is still running.
 
 Examples:
   wakeful suspend-all

@@ -273,6 +273,7 @@ impl<'a> Check<'a> {
         (self.tell)(Progress { step, fraction, line: Some(line) });
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers give what they have: ids, paths, texts")]
     fn add(&mut self, kind: Kind, status: Status, subject: impl ToString, detail: &str, remedy: &str) {
         let (subject, detail, remedy) = (subject.to_string(), detail.to_owned(), remedy.to_owned());
         self.report.findings.push(Finding { kind, status, subject, detail, remedy });

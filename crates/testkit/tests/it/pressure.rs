@@ -54,7 +54,7 @@ async fn the_longest_idle_sleeps_first() -> Result<()> {
     };
     sh(&client, &longest, "echo memory > /dev/shm/mark").await?;
     sh(&client, &shorter, "echo memory > /dev/shm/mark").await?;
-    let before = jiff_now(&client, &shorter).await?;
+    let before = last_event(&client, &shorter).await?;
 
     tell(90_000)?;
     for id in [&longest, &shorter] {
@@ -84,7 +84,7 @@ async fn the_longest_idle_sleeps_first() -> Result<()> {
 }
 
 /// The time by the sandbox's own log: its last event.
-async fn jiff_now(client: &Client, id: &str) -> Result<String> {
+async fn last_event(client: &Client, id: &str) -> Result<String> {
     Ok(story(client, id).await?.last().context("an event")?.2.clone())
 }
 
@@ -116,6 +116,7 @@ async fn a_full_disk_ends_the_suspend_and_not_the_sandbox() -> Result<()> {
     let told = story(&client, &id).await?;
     ensure!(when(&told, "suspend_cancelled", "api").is_some(), "{told:?}");
 
+    drop(file);
     fs::remove_file(filler)?;
     client.suspend(&id, true).await?;
     ensure!(sh(&client, &id, "sha256sum < /dev/shm/large; cat ~/mark").await? == format!("{sum}\ndisk"));
