@@ -108,6 +108,7 @@ impl Taken {
             defaults: defaults(config),
             network: network.clone(),
             clock: wakeful_lifecycle::Clock::default(),
+            witness: None,
         })
         .await;
         let lifecycle = match lifecycle {

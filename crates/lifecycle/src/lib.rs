@@ -45,6 +45,7 @@ mod templates;
 mod tenants;
 mod uses;
 mod view;
+mod witness;
 
 pub use access::{Access, Use};
 pub use clock::Clock;
@@ -64,3 +65,4 @@ pub use templates::{BuildLine, BuildLog, is_shared};
 pub use tenants::LimitsChange;
 pub use view::{Awake, AwakeReason, SandboxView, Storage};
 pub use wakeful_store::{Answer, Filter};
+pub use witness::Witness;

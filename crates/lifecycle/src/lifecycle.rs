@@ -26,6 +26,7 @@ use crate::registry::Registry;
 use crate::snapshots::Holds;
 use crate::templates::Builds;
 use crate::view::{Live, SandboxView};
+use crate::witness::Witness;
 use crate::{Error, Layout, NewSandbox, busy, files, ops, recover};
 
 /// How long a caller waits for a sandbox in transition.
@@ -110,6 +111,8 @@ pub struct Config {
     pub network: Option<Network>,
     /// What time it is.
     pub clock: Clock,
+    /// Who looks on; a test.
+    pub witness: Option<Arc<dyn Witness>>,
 }
 
 pub(crate) struct Inner {
@@ -130,6 +133,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     /// Whoever adds to what this host has given away does so alone.
     pub(crate) admissions: tokio::sync::Mutex<()>,
+    pub(crate) witness: Option<Arc<dyn Witness>>,
     /// Everything that outlives the call that began it.
     pub(crate) tasks: TaskTracker,
     /// Set when the daemon is about to end.
@@ -244,6 +248,7 @@ impl Lifecycle {
             uplinks: Uplinks::new(config.network),
             clock: config.clock,
             admissions: tokio::sync::Mutex::default(),
+            witness: config.witness,
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
         });

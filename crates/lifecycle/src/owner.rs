@@ -26,8 +26,7 @@ use tracing::{error, info, warn};
 use wakeful_driver::{Engine, Exit};
 use wakeful_guest_client::Guest;
 use wakeful_model::{
-    Cause, Code, Event, EventType, Fact, Failure, Mode, Op, Outcome, Sandbox, State, Transition, Verdict, decide,
-    machine, observe,
+    Cause, Code, Event, EventType, Fact, Failure, Mode, Op, Outcome, Sandbox, State, Transition, Verdict, machine,
 };
 
 /// How long an automatic operation that failed is left alone.
@@ -293,7 +292,7 @@ impl Owner {
             // From here on somebody did ask for it.
             operation.yields &= !matches!(ask, Ask::Suspend { .. });
         }
-        match decide(self.row.state, self.under_way(), question) {
+        match self.inner.decide(&self.row.id, self.row.state, self.under_way(), question) {
             Verdict::Start(op) => {
                 let plan = match (&ask, op) {
                     (Ask::Suspend { memory }, _) => Plan::Suspend { memory: *memory, cause: Cause::Api },
@@ -553,7 +552,7 @@ impl Owner {
 
     async fn on_engine_ended(&mut self, exit: Exit) {
         self.held = Held::default();
-        match observe(self.row.state, self.under_way(), Fact::EngineEnded) {
+        match self.inner.observe(&self.row.id, self.row.state, self.under_way(), Fact::EngineEnded) {
             Outcome::Move(_) => {
                 let status = exit.status.as_deref().unwrap_or("unknown status");
                 let (code, detail) = if exit.out_of_memory {
@@ -622,7 +621,7 @@ impl Owner {
         if at > self.inner.now() {
             return;
         }
-        match observe(self.row.state, self.under_way(), fact) {
+        match self.inner.observe(&self.row.id, self.row.state, self.under_way(), fact) {
             Outcome::Begin(Op::Suspend)
                 if yields(cause) && self.busy.must_ask(awake(&self.held), &self.inner.tasks) => {}
             Outcome::Begin(Op::Suspend) => {

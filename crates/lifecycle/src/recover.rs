@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 use wakeful_driver::{Driver, MemoryBase, Place};
-use wakeful_model::{Cause, EventType, Fact, Memory, Mode, Op, Outcome, Sandbox, State, observe};
+use wakeful_model::{Cause, EventType, Fact, Memory, Mode, Op, Outcome, Sandbox, State};
 
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
@@ -180,7 +180,7 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
                 warn!(sandbox_id = %row.id, reason, "engine is gone");
                 inner.reap(&row.id).await?;
                 let persistent = row.policy.mode() == Mode::Persistent;
-                match observe(row.state, None, Fact::EngineMissing { persistent }) {
+                match inner.observe(&row.id, row.state, None, Fact::EngineMissing { persistent }) {
                     Outcome::Move(state) => {
                         Start { row: lost(inner, row, state).await?, held: Held::default(), first: None }
                     }
@@ -253,7 +253,7 @@ async fn lost(inner: &Inner, mut row: Sandbox, state: State) -> Result<Sandbox, 
 }
 
 async fn woken(inner: &Inner, mut row: Sandbox) -> Result<Sandbox, Error> {
-    if let Outcome::Move(state) = observe(row.state, None, Fact::Woken) {
+    if let Outcome::Move(state) = inner.observe(&row.id, row.state, None, Fact::Woken) {
         row.state = state;
     }
     // Whether that engine was loaded or booted: a checkpoint that the row still names says loaded.

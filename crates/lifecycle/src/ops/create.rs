@@ -12,7 +12,7 @@ use tracing::{error, warn};
 use wakeful_driver::{MemoryBase, Part, Place, Source};
 use wakeful_model::{
     Cause, Code, Content, EventType, Fact, Failure, Mode, OnExpiry, Op, OperationId, Outcome, Policy, Sandbox,
-    SandboxId, Size, Snapshot, State, TemplateStatus, Transition, observe, preset,
+    SandboxId, Size, Snapshot, State, TemplateStatus, Transition, preset,
 };
 
 use super::{event, machine_of, swap};
@@ -345,7 +345,7 @@ fn random() -> Result<u32, Error> {
 }
 
 async fn commit(inner: &Inner, mut row: Sandbox, began: Instant) -> Result<Sandbox, Error> {
-    let Outcome::Move(state) = observe(row.state, None, Fact::Created) else {
+    let Outcome::Move(state) = inner.observe(&row.id, row.state, None, Fact::Created) else {
         return Err(Error::Internal(format!("a {} sandbox cannot have been created", row.state.name())));
     };
     row.state = state;

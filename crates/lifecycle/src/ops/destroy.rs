@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tracing::error;
-use wakeful_model::{Cause, EventType, Fact, Outcome, Sandbox, observe};
+use wakeful_model::{Cause, EventType, Fact, Outcome, Sandbox};
 
 use super::{event, swap};
 use crate::crash::{Point, point};
@@ -45,7 +45,7 @@ async fn gone(inner: &Arc<Inner>, mut row: Sandbox, held: Held, cause: Cause) ->
     let (dir, trash) = (place.data, inner.layout.trash());
     files::blocking("remove the sandbox's files", move || files::discard_dir(&dir, &trash)).await?;
     point(Point::DestroyRemoved);
-    if let Outcome::Move(state) = observe(row.state, None, Fact::Gone) {
+    if let Outcome::Move(state) = inner.observe(&row.id, row.state, None, Fact::Gone) {
         row.state = state;
     }
     row.transition = None;

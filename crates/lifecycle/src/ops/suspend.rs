@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 use wakeful_driver::{Engine, Image};
-use wakeful_model::{Cause, EventType, Fact, Failure, Memory, Outcome, Sandbox, State, machine::Bootable, observe};
+use wakeful_model::{Cause, EventType, Fact, Failure, Memory, Outcome, Sandbox, State, machine::Bootable};
 
 use super::{event, swap};
 use crate::crash::{Point, point, point_with};
@@ -213,7 +213,7 @@ async fn commit(
     cause: Cause,
     began: Instant,
 ) -> Result<Sandbox, Uncommitted> {
-    let Outcome::Move(state) = observe(before.state, None, Fact::CheckpointMade(memory)) else {
+    let Outcome::Move(state) = inner.observe(&before.id, before.state, None, Fact::CheckpointMade(memory)) else {
         let wrong = format!("a {} sandbox cannot be suspended", before.state.name());
         return Err(Uncommitted::Surely(Error::Internal(wrong)));
     };

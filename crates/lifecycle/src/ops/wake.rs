@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 use wakeful_driver::{Card, Driver, Engine, MemoryBase, Source};
-use wakeful_model::{Cause, EventType, Fact, Memory, Outcome, Sandbox, State, observe};
+use wakeful_model::{Cause, EventType, Fact, Memory, Outcome, Sandbox, State};
 
 use super::{Checkpoint, event, machine_of, swap};
 use crate::crash::{Point, point, point_with};
@@ -98,7 +98,7 @@ async fn load(
 
 /// From here on this memory must never be loaded again.
 async fn spend(inner: &Inner, row: &mut Sandbox) -> Result<(), Error> {
-    let Outcome::Move(state) = observe(row.state, None, Fact::CheckpointSpent) else {
+    let Outcome::Move(state) = inner.observe(&row.id, row.state, None, Fact::CheckpointSpent) else {
         return Err(Error::Internal(format!("a {} sandbox has no checkpoint to spend", row.state.name())));
     };
     let mut spent = row.clone();
@@ -127,7 +127,7 @@ async fn commit(
     cause: Cause,
     began: Instant,
 ) -> Result<Sandbox, Error> {
-    let Outcome::Move(state) = observe(row.state, None, Fact::Woken) else {
+    let Outcome::Move(state) = inner.observe(&row.id, row.state, None, Fact::Woken) else {
         return Err(Error::Internal(format!("a {} sandbox cannot have been woken", row.state.name())));
     };
     row.state = state;
