@@ -1,0 +1,163 @@
+//! Launching, finding and removing engines.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use wakeful_driver::{
+    Cancel, Capabilities, Card, DiskKind, Driver, Engine, EngineInfo, Error, Exit, Image, Isolation, Machine,
+    MemoryBase, OutsideTcp, Place, Repairs, Source,
+};
+
+use crate::engine::SimEngine;
+use crate::host::{Host, Point};
+use crate::process::{Life, Memory, Process};
+use crate::snapshot;
+
+const DISK: &str = "overlay.ext4";
+
+/// A daemon's way to the engines of a [`Host`].
+pub struct SimDriver {
+    host: Arc<Host>,
+    capabilities: Capabilities,
+    info: EngineInfo,
+}
+
+impl SimDriver {
+    /// A new one, as every start of a daemon has.
+    #[must_use]
+    pub fn new(host: Arc<Host>) -> Self {
+        let capabilities = Capabilities {
+            isolation: Isolation::Microvm,
+            memory_checkpoint: true,
+            cancel: Cancel::Always,
+            dirty_pages: true,
+            disk: DiskKind::Block,
+            outside_tcp: OutsideTcp::Reset,
+            clock: Repairs::Agent,
+            entropy: Repairs::Agent,
+            fork: false,
+            network: false,
+            hardware_virtualization: false,
+        };
+        let info = EngineInfo {
+            runtime: "sim".into(),
+            accel: "none".into(),
+            version: "1".into(),
+            key: "sim-1".into(),
+            golden_key: "sim-1".into(),
+        };
+        Self { host, capabilities, info }
+    }
+
+    fn engine_of(&self, process: Arc<Process>) -> Arc<dyn Engine> {
+        Arc::new(SimEngine { host: Arc::clone(&self.host), process, key: self.info.key.clone() })
+    }
+
+    fn prepare(&self, place: &Place, source: &Source<'_>) -> Result<Process, Error> {
+        let fresh = |secret| Memory { born: self.host.number(), ticks: 0, secret };
+        let (base, memory, life, loaded) = match source {
+            Source::Golden { secret } => {
+                make_disk(&place.data)?;
+                (None, fresh(*secret), Life::Running, None)
+            }
+            Source::Boot { secret } => {
+                find_disk(&place.data)?;
+                (None, fresh(*secret), Life::Running, None)
+            }
+            Source::Clone { golden, image } => {
+                let saved = snapshot::read(golden, &place.data, &self.info.key, image)?;
+                make_disk(&place.data)?;
+                (Some(MemoryBase::Golden(golden.to_path_buf())), fresh(saved.memory.secret), Life::Stopped, None)
+            }
+            Source::Wake { checkpoint, image } => {
+                let saved = snapshot::read(checkpoint, &place.data, &self.info.key, image)?;
+                find_disk(&place.data)?;
+                if self.host.is_spoiled(saved.number) {
+                    self.host.wrong(format!("{} was loaded from memory that has run on", place.name));
+                }
+                (image.base.clone(), saved.memory, Life::Stopped, Some(saved.number))
+            }
+        };
+        Ok(Process::new(&self.host, place.name.clone(), base, memory, life, loaded))
+    }
+}
+
+fn make_disk(data: &Path) -> Result<(), Error> {
+    std::fs::write(data.join(DISK), "disk").map_err(|source| Error::io("make a disk", source))
+}
+
+fn find_disk(data: &Path) -> Result<(), Error> {
+    std::fs::metadata(data.join(DISK)).map(drop).map_err(|source| Error::io("find the disk", source))
+}
+
+fn killed() -> Exit {
+    Exit { status: Some("signal: 9".into()), output: String::new(), out_of_memory: false }
+}
+
+fn remove_run(run: &Path) -> Result<(), Error> {
+    match std::fs::remove_dir_all(run) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove a run directory", error)),
+        _ => Ok(()),
+    }
+}
+
+#[async_trait]
+impl Driver for SimDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn engine(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    async fn launch(
+        &self,
+        place: &Place,
+        _machine: Machine,
+        _base: &Path,
+        _card: Card,
+        source: Source<'_>,
+    ) -> Result<Arc<dyn Engine>, Error> {
+        let doing = "launch";
+        self.host.pass(Point::Launch, doing).await?;
+        let process = Arc::new(self.prepare(place, &source)?);
+        std::fs::create_dir_all(&place.run).map_err(|source| Error::io("make a run directory", source))?;
+        self.host.add(&place.run, Arc::clone(&process));
+        let told = tokio::select! {
+            biased;
+            exit = process.ended() => Err(Error::Ended { doing, output: exit.output }),
+            passed = self.host.pass(Point::Launched, doing) => passed,
+        };
+        if let Err(error) = told {
+            process.end(killed());
+            self.host.remove(&place.run);
+            remove_run(&place.run)?;
+            return Err(error);
+        }
+        Ok(self.engine_of(process))
+    }
+
+    async fn adopt(&self, place: &Place) -> Result<Option<Arc<dyn Engine>>, Error> {
+        let found = self.host.at(&place.run).filter(|process| process.exit().is_none());
+        Ok(found.map(|process| self.engine_of(process)))
+    }
+
+    async fn reap(&self, place: &Place) -> Result<(), Error> {
+        self.host.pass(Point::Reap, "reap").await?;
+        if let Some(process) = self.host.remove(&place.run) {
+            process.end(killed());
+        }
+        remove_run(&place.run)
+    }
+
+    async fn compact(&self, place: &Place, checkpoint: &Path, image: &Image) -> Result<Image, Error> {
+        snapshot::compact(checkpoint, &place.data, image)
+    }
+
+    async fn forget_engines(&self, _needed: &[String]) -> Result<(), Error> {
+        Ok(())
+    }
+}
