@@ -262,5 +262,7 @@ async fn woken(inner: &Inner, mut row: Sandbox) -> Result<Sandbox, Error> {
     row.checkpoint = None;
     row.suspended_at = None;
     row.started_at = Some(inner.now());
+    // As every wake does: or one that had slept for long would be put to sleep again at once.
+    row.last_activity_at = inner.now();
     settle(inner, row, EventType::Woken).await
 }

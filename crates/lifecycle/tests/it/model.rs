@@ -515,9 +515,7 @@ impl Model {
             }
             (State::Running, _) => self.recover_by_destroying(),
             (State::Suspended(Memory::Spent), Some(Op::Wake)) if self.engine => {
-                let active_at = self.active_at;
                 self.woken(was.is_some_and(|doing| doing.boots));
-                self.active_at = active_at;
             }
             (State::Suspended(_) | State::Failed, _) => self.engine = false,
         }

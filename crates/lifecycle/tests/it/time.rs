@@ -72,3 +72,10 @@ fn one_that_failed_is_left_alone_for_a_moment() {
         vec![full.clone(), Step::Pass(IDLE), Step::Pass(9), full, Step::Pass(1), Step::Pass(10)],
     )]);
 }
+
+#[test]
+fn a_wake_that_a_crash_interrupted_begins_the_idle_time_anew() {
+    let asleep = vec![ask(Ask::Suspend { memory: true }), Step::Pass(1000), Step::Hold(Point::Resume)];
+    let woken = vec![ask(Ask::Wake { join: true }), away(0), Step::Pass(IDLE - 1), Step::Pass(1)];
+    must_follow([(PERSISTENT, [asleep, woken].concat())]);
+}
