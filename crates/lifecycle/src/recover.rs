@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `creating` | any | destroyed: nobody was told its id |
 //! | `running` | alive | adopted; a suspend under way is abandoned, the stopped engine goes on |
-//! | `running` | gone | persistent: `suspended`, memory spent; ephemeral: destroyed |
+//! | `running` | gone | persistent, or being suspended: `suspended`, memory spent; ephemeral: destroyed |
 //! | `suspended`, memory kept or none | any | the engine is reaped; a wake under way had spent nothing |
 //! | `suspended`, memory spent, waking | alive | the wake is finished, if its agent confirms; else reaped |
 //! | `failed` | any | reaped |
@@ -179,7 +179,8 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
             Err(reason) => {
                 warn!(sandbox_id = %row.id, reason, "engine is gone");
                 inner.reap(&row.id).await?;
-                let persistent = row.policy.mode() == Mode::Persistent;
+                // Whoever was about to sleep is not ended: it is to be kept, and we may have switched it off ourselves.
+                let persistent = row.policy.mode() == Mode::Persistent || under_way == Some(Op::Suspend);
                 match inner.observe(&row.id, row.state, None, Fact::EngineMissing { persistent }) {
                     Outcome::Move(state) => {
                         Start { row: lost(inner, row, state).await?, held: Held::default(), first: None }

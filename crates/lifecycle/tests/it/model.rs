@@ -510,7 +510,8 @@ impl Model {
             (State::Destroyed, _) => {}
             (State::Creating, _) | (_, Some(Op::Destroy)) => self.recover_by_destroying(),
             (State::Running, _) if self.engine => {}
-            (State::Running, _) if self.persistent => {
+            // Whoever is about to sleep is not ended.
+            (State::Running, _) if self.persistent || matches!(op, Some(Op::Suspend { .. })) => {
                 self.state = State::Suspended(Memory::Spent);
             }
             (State::Running, _) => self.recover_by_destroying(),

@@ -79,3 +79,9 @@ fn a_wake_that_a_crash_interrupted_begins_the_idle_time_anew() {
     let woken = vec![ask(Ask::Wake { join: true }), away(0), Step::Pass(IDLE - 1), Step::Pass(1)];
     must_follow([(PERSISTENT, [asleep, woken].concat())]);
 }
+
+#[test]
+fn a_sleep_without_memory_that_a_crash_interrupted_is_finished() {
+    let suspend = || vec![Step::Hold(Point::Kill), ask(Ask::Suspend { memory: false }), away(0)];
+    must_follow([(LEASED, suspend()), (PERSISTENT, suspend())]);
+}
