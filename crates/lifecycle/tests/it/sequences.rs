@@ -14,6 +14,8 @@ use crate::world::World;
 
 /// In each of the tests below; more with `WAKEFUL_MODEL_LIVES`.
 const LIVES: u32 = 1500;
+/// For how long, in milliseconds, one that failed is made smaller: each try may wait for what does not come.
+const SMALLER: u32 = 120_000;
 /// A world of its own for so many, so that its database stays small.
 const IN_ONE_WORLD: usize = 250;
 
@@ -82,19 +84,27 @@ fn step(trouble: u32) -> impl Strategy<Value = Step> {
     ]
 }
 
+/// An operation is held somewhere, and then something comes between: the rarest meetings are the dearest.
+fn interrupted() -> impl Strategy<Value = Vec<Step>> {
+    let between = prop_oneof![3 => restart(), 1 => Just(Step::Kill), 1 => ask().prop_map(|ask| Step::Ask(vec![ask]))];
+    (held(), ask(), between).prop_map(|(hold, ask, between)| vec![hold, Step::Ask(vec![ask]), between, Step::Release])
+}
+
 fn life(trouble: u32) -> impl Strategy<Value = Life> {
+    let part = prop_oneof![12 => step(trouble).prop_map(|step| vec![step]), trouble.div_ceil(2) => interrupted()];
     let before = prop::collection::vec(prop_oneof![held(), fault()], 0..2);
     let before = prop_oneof![3 => Just(Vec::new()), 1 => before];
-    (new(), before, prop::collection::vec(step(trouble), 1..14)).prop_map(|(new, before, steps)| Life {
+    (new(), before, prop::collection::vec(part, 1..12)).prop_map(|(new, before, parts)| Life {
         new,
         before,
-        steps,
+        steps: parts.concat(),
     })
 }
 
 fn lives_follow_the_model(trouble: u32) {
     let cases = std::env::var("WAKEFUL_MODEL_LIVES").ok().and_then(|n| n.parse().ok()).unwrap_or(LIVES);
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let mut runner =
+        TestRunner::new(Config { cases, failure_persistence: None, max_shrink_time: SMALLER, ..Config::default() });
     let seen = Arc::new(Seen::default());
     let world: RefCell<Option<(World, usize)>> = RefCell::new(None);
     let lived = runner.run(&life(trouble), |life| {
