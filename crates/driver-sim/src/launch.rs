@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use wakeful_driver::{
     Cancel, Capabilities, Card, DiskKind, Driver, Engine, EngineInfo, Error, Exit, Image, Isolation, Machine,
-    MemoryBase, OutsideTcp, Place, Repairs, Source,
+    MemoryBase, OutsideTcp, Part, Place, Repairs, Source,
 };
 
 use crate::engine::SimEngine;
@@ -155,6 +155,14 @@ impl Driver for SimDriver {
 
     async fn compact(&self, place: &Place, checkpoint: &Path, image: &Image) -> Result<Image, Error> {
         snapshot::compact(checkpoint, &place.data, image)
+    }
+
+    async fn copy(&self, part: Part, from: &Path, to: &Path) -> Result<(), Error> {
+        let name = match part {
+            Part::Disk => DISK,
+            Part::Memory => snapshot::BASE,
+        };
+        std::fs::copy(from.join(name), to.join(name)).map(drop).map_err(|source| Error::io("copy", source))
     }
 
     async fn forget_engines(&self, _needed: &[String]) -> Result<(), Error> {

@@ -13,7 +13,7 @@ const STATE: &str = "dev.state";
 /// Holds the memory.
 const PAGES: &str = "mem.diff";
 /// Holds the memory after a compaction.
-const BASE: &str = "mem.base";
+pub(crate) const BASE: &str = "mem.base";
 /// What the pages take, without taking it: enough to be worth a compaction.
 const PAGES_LENGTH: u64 = 64 << 20;
 /// The part of them that says something.

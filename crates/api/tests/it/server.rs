@@ -86,6 +86,7 @@ impl Server {
             defaults: defaults(),
             network: None,
             clock: Clock::default(),
+            witness: None,
         };
         let lifecycle = Lifecycle::start(wired).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

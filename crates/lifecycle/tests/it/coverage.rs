@@ -109,6 +109,7 @@ pub(crate) fn ask_is_impossible(at: State, under_way: Option<Op>) -> Option<&'st
     match (at, under_way) {
         (State::Failed(Bootable::No), _) => Some("nothing fails in a way that its disk could not be booted"),
         (State::Destroyed, Some(_)) => Some("nothing is under way after the end"),
+        (_, Some(Op::Snapshot | Op::Fork)) => Some("no life here is copied: that is tested on real engines"),
         (State::Destroyed, None)
         | (State::Creating, None | Some(Op::Create | Op::Destroy))
         | (State::Running, None | Some(Op::Suspend | Op::Destroy))

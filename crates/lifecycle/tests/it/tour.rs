@@ -47,7 +47,7 @@ fn way_to(at: State, under_way: Option<Op>) -> Option<(Vec<Step>, Vec<Step>)> {
             let stop = if at == State::Running { Point::Kill } else { Point::Reap };
             steps.extend([Step::Hold(stop), ask(Ask::Destroy)]);
         }
-        (_, Some(Op::Create)) => return None,
+        (_, Some(Op::Create | Op::Snapshot | Op::Fork)) => return None,
     }
     Some((before, steps))
 }
