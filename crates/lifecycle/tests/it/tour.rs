@@ -60,6 +60,7 @@ fn question(of: machine::Ask) -> Ask {
         machine::Ask::Keepalive => Ask::Keepalive,
         machine::Ask::Change => Ask::Patch { auto_resume: None, hard_ttl: None },
         machine::Ask::Destroy => Ask::Destroy,
+        machine::Ask::Cut { .. } => unreachable!("no life here is copied"),
     }
 }
 

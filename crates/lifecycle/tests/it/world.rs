@@ -177,6 +177,7 @@ fn defaults() -> Defaults {
         limit_awake: Some(Duration::from_secs(MOST_AWAKE)),
         limit_sandboxes: None,
         limit_memory_mb: None,
+        limit_disk_mb: None,
     }
 }
 
