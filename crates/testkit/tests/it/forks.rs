@@ -512,7 +512,7 @@ async fn tenants_have_their_own() -> Result<()> {
     // The same name elsewhere is another snapshot.
     let own = persistent(other, "base").await?.id.to_string();
     snapshot(other, &own, "kept").await?;
-    ensure!(acme.snapshots().await?.snapshots == [theirs.clone()]);
+    ensure!(acme.snapshots().await?.snapshots == std::slice::from_ref(&theirs));
     sh(acme, begin_with(acme, &theirs).await?.id.as_str(), "true").await?;
     Ok(())
 }

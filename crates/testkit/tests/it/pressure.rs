@@ -47,10 +47,10 @@ async fn the_longest_idle_sleeps_first() -> Result<()> {
     let shorter = persistent(&client, "base").await?.id.to_string();
     let busy = {
         let (client, id) = (daemon.client()?, working.clone());
-        tokio::spawn(async move {
+        tokio_util::task::AbortOnDropHandle::new(tokio::runtime::Handle::current().spawn(async move {
             let command = "while [ ! -e /tmp/enough ]; do sleep 0.1; done; echo done";
             client.execute(&id, &ExecuteRequest::new(Command::Shell(command.into()))).await
-        })
+        }))
     };
     sh(&client, &longest, "echo memory > /dev/shm/mark").await?;
     sh(&client, &shorter, "echo memory > /dev/shm/mark").await?;
