@@ -94,18 +94,14 @@ impl Tls {
 
     /// Reads the files again when they change, until `stop`.
     pub(crate) async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let mut hang_up = match signal(SignalKind::hangup()) {
-            Ok(hang_up) => hang_up,
-            Err(error) => {
-                warn!(%error, "cannot listen for SIGHUP: a changed certificate is read at the next start");
-                return;
-            }
-        };
+        let mut hang_up = signal(SignalKind::hangup())
+            .inspect_err(|error| warn!(%error, "cannot listen for SIGHUP: a changed certificate is found by looking"))
+            .ok();
         let mut seen = self.stamps();
         loop {
             let asked = tokio::select! {
                 () = stop.cancelled() => return,
-                _ = hang_up.recv() => true,
+                _ = async { hang_up.as_mut()?.recv().await }, if hang_up.is_some() => true,
                 () = tokio::time::sleep(LOOK) => false,
             };
             let now = self.stamps();

@@ -137,8 +137,8 @@ impl Slot {
     /// # Cancel safety
     /// It is put into force all the same, before any that is asked for later.
     pub async fn apply(&self, rules: &Rules) -> Result<(), Error> {
-        self.check()?;
         let policy = Arc::clone(&self.0.policy).write_owned().await;
+        self.check()?;
         self.put(policy, rules).await
     }
 
@@ -196,9 +196,9 @@ impl Slot {
     /// # Errors
     /// If the kernel refuses; the set holds 65536 addresses.
     pub async fn admit(&self, name: &str, addresses: &[Ipv4Addr], lifetime: Duration) -> Result<bool, Error> {
-        self.check()?;
         // Held to the end, so that no address of an earlier policy comes after a change.
         let policy = Arc::clone(&self.0.policy).read_owned().await;
+        self.check()?;
         if !policy.rules.as_ref().is_some_and(|rules| compile::allows_name(rules, name)) {
             return Ok(false);
         }
@@ -309,6 +309,11 @@ impl Slot {
         if let Err(error) = files::remove(&owner) {
             tracing::warn!(slot = number, %error, "could not disown a network slot");
         }
-        Shared::destroy_after(&shared, number, last);
+        // A change that is under way writes where nothing may be left. Who waits for its turn finds the slot released.
+        let policy = Arc::clone(&self.0.policy);
+        Shared::destroy_after(&shared, number, async move {
+            drop(policy.write_owned().await);
+            last.await;
+        });
     }
 }

@@ -4,7 +4,8 @@ use std::io;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 
-const CHUNK: usize = 64 << 10;
+use super::{CHUNK, read_over};
+
 /// No answer's head is near this.
 const HEAD: u64 = 64 << 10;
 
@@ -50,15 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http<S> {
         if !head.starts_with("HTTP/1.1 200") || length != Some(expected) {
             return Err(io::Error::other(format!("an unexpected answer: {}", head.trim_end())));
         }
-        let mut left = expected;
-        while left > 0 {
-            let most = left.min(CHUNK);
-            match self.stream.read(&mut self.buffer[..most]).await? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                got => left -= got,
-            }
-        }
-        Ok(())
+        read_over(&mut self.stream, &mut self.buffer, expected).await
     }
 }
 

@@ -7,10 +7,12 @@ mod http;
 mod preview;
 mod uplink;
 
+use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -23,6 +25,8 @@ use crate::{Case, Error, Options, Row};
 
 /// No single step takes as long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// So much is read or written at a time.
+const CHUNK: usize = 64 << 10;
 /// Pairs that an emulated guest translates its code in, and a connection finds its pace.
 const WARM: usize = 8;
 
@@ -32,6 +36,18 @@ struct Two<'a> {
     site: &'a Site,
     ours: String,
     bare: Sandbox,
+}
+
+/// Reads so many bytes over what the buffer held.
+async fn read_over(stream: &mut (impl AsyncRead + Unpin), buffer: &mut [u8], mut left: usize) -> io::Result<()> {
+    while left > 0 {
+        let most = left.min(buffer.len());
+        match stream.read(&mut buffer[..most]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            got => left -= got,
+        }
+    }
+    Ok(())
 }
 
 /// Measures what is asked for of [`Case::NETWORK`].

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Two, WARM, Ways, soon};
+use super::{CHUNK, Two, WARM, Ways, read_over, soon};
 use crate::cases::timed;
 use crate::report::Pairs;
 use crate::{Case, Error, Row};
@@ -13,7 +13,6 @@ use crate::{Case, Error, Row};
 const PROGRAM: &str = include_str!("peer.pl");
 /// So many bytes are sent at a time.
 const BYTES: usize = 4 << 20;
-const CHUNK: usize = 64 << 10;
 
 /// The program in the guest, as the outside sees it.
 struct Peer {
@@ -33,15 +32,8 @@ impl Peer {
     }
 
     /// Reads so many bytes.
-    async fn read(&mut self, mut left: usize) -> io::Result<()> {
-        while left > 0 {
-            let most = left.min(CHUNK);
-            match self.stream.read(&mut self.buffer[..most]).await? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                got => left -= got,
-            }
-        }
-        Ok(())
+    async fn read(&mut self, bytes: usize) -> io::Result<()> {
+        read_over(&mut self.stream, &mut self.buffer, bytes).await
     }
 
     /// There and back.
