@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tracing::Instrument;
 use wakeful_api_types::ExecuteResponse;
 use wakeful_guest_client::proto::process::{ProcessConfig, StartRequest};
-use wakeful_guest_client::{Exec, ExecOutput};
+use wakeful_guest_client::{Error as GuestError, Exec, ExecOutput};
 use wakeful_lifecycle::{Access, Defaults, Use};
 use wakeful_model::{Code, SandboxId};
 
@@ -117,9 +117,18 @@ async fn begin(app: &App, tenant: &Arc<str>, id: SandboxId, asked: Asked) -> Res
             }
             std::future::pending::<()>().await;
         };
+        // However it ended, those who listen are told by their own stream. A standstill is not its end.
+        let ended = async {
+            let mut held = None;
+            while let Err(GuestError::Cut { pid, .. }) = job.ended().await {
+                let Some(again) = access.again().await else { return };
+                let Ok(attached) = again.follow(pid).await else { return };
+                (job, held) = (attached, Some(again));
+            }
+            drop(held);
+        };
         tokio::select! {
-            // However it ended, those who listen are told by their own stream.
-            _ = job.ended() => {}
+            () = ended => {}
             () = feed => {}
             () = access.draining() => {}
         }

@@ -43,8 +43,19 @@ pub(crate) struct Follow {
     pid: u32,
     /// Where to go on if it is cut off.
     next_seq: u64,
+    /// Until the process ends.
+    live: bool,
     silence: Duration,
     over: bool,
+}
+
+/// Events from the start of a process on; it is told apart.
+async fn begun(events: Result<ExecStream, GuestError>) -> Result<ExecStream, GuestError> {
+    let mut events = events?;
+    match events.next().await? {
+        Some(ExecEvent::Started { .. }) => Ok(events),
+        _ => Err(GuestError::Protocol { detail: "a process did not begin with its start".to_owned() }),
+    }
 }
 
 impl Follow {
@@ -59,16 +70,9 @@ impl Follow {
         live: bool,
         silence: Duration,
     ) -> Result<Self, Problem> {
-        let opened = async {
-            let mut events =
-                if live { access.attach(pid, Some(from)).await? } else { access.replay(pid, from).await? };
-            match events.next().await? {
-                Some(ExecEvent::Started { .. }) => Ok(events),
-                _ => Err(GuestError::Protocol { detail: "a process did not begin with its start".to_owned() }),
-            }
-        };
-        match opened.await {
-            Ok(events) => Ok(Self { access, events, pid, next_seq: from.max(1), silence, over: false }),
+        let events = if live { access.attach(pid, Some(from)).await } else { access.replay(pid, from).await };
+        match begun(events).await {
+            Ok(events) => Ok(Self { access, events, pid, next_seq: from.max(1), live, silence, over: false }),
             Err(error) => Err(access.explain(error).await.into()),
         }
     }
@@ -119,6 +123,7 @@ impl Follow {
                 self.over = true;
                 return None;
             }
+            Ok(Err(GuestError::Lost)) if self.live && self.goes_on().await => Told::Frame(Frame::Keepalive),
             Ok(Err(error)) => {
                 self.over = true;
                 Told::Frame(match self.access.explain(error).await {
@@ -127,5 +132,12 @@ impl Follow {
                 })
             }
         })
+    }
+    /// The channel was lost: listens by another one, if the guest only stood still.
+    async fn goes_on(&mut self) -> bool {
+        let Some(access) = self.access.again().await else { return false };
+        let Ok(events) = begun(access.attach(self.pid, Some(self.next_seq)).await).await else { return false };
+        (self.access, self.events) = (access, events);
+        true
     }
 }

@@ -151,6 +151,18 @@ pub enum OutputStream {
     Pty,
 }
 
+/// Who may know another channel to the same guest, when one is lost. `()` knows none.
+pub trait Again: Send {
+    /// One on which the processes of the lost one can be found.
+    fn channel(&mut self) -> impl Future<Output = Option<Guest>> + Send;
+}
+
+impl Again for () {
+    async fn channel(&mut self) -> Option<Guest> {
+        None
+    }
+}
+
 /// Events of one process as they come. Dropping it does not stop the process.
 #[derive(Debug)]
 pub struct ExecStream {
@@ -301,21 +313,27 @@ impl Guest {
     /// # Cancel safety
     /// A command that has been started runs on.
     pub async fn exec(&self, exec: &Exec) -> Result<ExecOutput, Error> {
-        self.exec_told(exec, |_| ()).await
+        self.exec_told(exec, |_| (), ()).await
     }
 
-    /// The same; `started` is told its process id.
+    /// The same; `started` is told its process id, and whenever the channel is lost `again` is asked for another one to the
+    /// same guest.
     ///
     /// # Errors
     /// As [`Guest::exec`].
-    pub async fn exec_told(&self, exec: &Exec, started: impl FnOnce(u32)) -> Result<ExecOutput, Error> {
-        let Some(timeout) = exec.timeout else { return self.run(exec, started).await };
+    pub async fn exec_told(
+        &self,
+        exec: &Exec,
+        started: impl FnOnce(u32),
+        again: impl Again,
+    ) -> Result<ExecOutput, Error> {
+        let Some(timeout) = exec.timeout else { return self.run(exec, started, again).await };
         let after = timeout.saturating_add(SLACK);
         let late = |_| Error::Late { attempted: "end the command", after };
-        tokio::time::timeout(after, self.run(exec, started)).await.map_err(late)?
+        tokio::time::timeout(after, self.run(exec, started, again)).await.map_err(late)?
     }
 
-    async fn run(&self, exec: &Exec, started: impl FnOnce(u32)) -> Result<ExecOutput, Error> {
+    async fn run(&self, exec: &Exec, started: impl FnOnce(u32), mut again: impl Again) -> Result<ExecOutput, Error> {
         let begun = Instant::now();
         let process = ProcessConfig {
             cmd: exec.cmd.clone(),
@@ -349,7 +367,13 @@ impl Guest {
             let event = tokio::select! {
                 biased;
                 event = events.next() => match event {
-                    Err(Error::Lost) => return Err(Error::Cut { pid, seq: last_seq }),
+                    // Input that was on its way may be lost.
+                    Err(Error::Lost) if feeding => return Err(Error::Cut { pid, seq: last_seq }),
+                    Err(Error::Lost) => {
+                        let Some(guest) = again.channel().await else { return Err(Error::Cut { pid, seq: last_seq }) };
+                        events = guest.attach(pid, Some(last_seq + 1)).await?;
+                        continue;
+                    }
                     other => other?,
                 },
                 () = &mut feed, if feeding => {
@@ -366,7 +390,12 @@ impl Guest {
                     }
                 }
                 Some(ExecEvent::Ended { end, .. }) => break end,
-                Some(ExecEvent::Started { .. } | ExecEvent::Gap { .. } | ExecEvent::Keepalive) => {}
+                // Whose it was nobody knows any more.
+                Some(ExecEvent::Gap { seq, .. }) => {
+                    last_seq = seq.unwrap_or(last_seq);
+                    (stdout.truncated, stderr.truncated) = (true, true);
+                }
+                Some(ExecEvent::Started { .. } | ExecEvent::Keepalive) => {}
                 None => return Err(Error::Cut { pid, seq: last_seq }),
             }
         };

@@ -21,7 +21,7 @@ mod watch;
 
 pub use connect::{Body, Guest, empty, full};
 pub use error::Error;
-pub use exec::{Exec, ExecEvent, ExecOutput, ExecStream, OutputStream};
+pub use exec::{Again, Exec, ExecEvent, ExecOutput, ExecStream, OutputStream};
 pub use files::{Entry, FileHead, FilePart, FileStream};
 pub use process::Job;
 pub use revive::Revived;

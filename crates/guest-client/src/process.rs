@@ -67,6 +67,14 @@ impl Guest {
         }
     }
 
+    /// Waits for the end of one that was started before, by another channel.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `process_not_found`; as [`Guest::start`].
+    pub async fn follow(&self, pid: u32) -> Result<Job, Error> {
+        Ok(Job { events: self.attach(pid, None).await?, pid })
+    }
+
     /// The processes that run, and those that ended within the hour.
     ///
     /// # Errors

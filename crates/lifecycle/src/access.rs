@@ -4,18 +4,21 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use wakeful_guest_client::{Exec, ExecOutput, Guest};
+use wakeful_guest_client::{Again, Exec, ExecOutput, Guest};
 use wakeful_model::{Code, Op, Refusal, Sandbox, State};
 
 use crate::Error;
 use crate::activity::Activity;
+use crate::owner::{Ask, Reply, ReplyTo};
 use crate::uses::UseGuard;
 use crate::view::{AwakeReason, Live};
 
 /// How long the owner may take to find out why a channel broke.
 const FIND_OUT: Duration = Duration::from_secs(2);
+/// How long a guest may stand still until its user gives up.
+const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// The problems that an agent can have with a call.
 const SAYABLE: [Code; 13] = [
@@ -71,6 +74,7 @@ pub(crate) struct Link {
     pub(crate) guest: Guest,
     pub(crate) row: Arc<Sandbox>,
     pub(crate) live: watch::Receiver<Live>,
+    pub(crate) owner: mpsc::WeakSender<(Ask, ReplyTo)>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) draining: CancellationToken,
 }
@@ -78,18 +82,39 @@ pub(crate) struct Link {
 /// A running guest, kept awake for as long as this is held, unless it is held for a [`Use::Stream`].
 pub struct Access {
     link: Link,
+    why: Use,
     guard: Option<UseGuard>,
 }
 
 impl Access {
-    pub(crate) fn new(link: Link, guard: Option<UseGuard>) -> Self {
-        Self { link, guard }
+    pub(crate) fn new(link: Link, why: Use, guard: Option<UseGuard>) -> Self {
+        Self { link, why, guard }
     }
 
     /// The same guest for a [`Use::Stream`] beside this use, which may end before it.
     #[must_use]
     pub fn stream(&self) -> Self {
-        Self { link: self.link.clone(), guard: None }
+        Self { link: self.link.clone(), why: Use::Stream, guard: None }
+    }
+
+    /// The same guest by another channel, when this one was lost to a standstill: a snapshot, a fork, a suspend that came to
+    /// nothing. None if it has slept since, or is not there.
+    pub async fn again(&self) -> Option<Self> {
+        let generation = self.link.row.runtime_generation;
+        let mut live = self.link.live.clone();
+        let at_rest = live.wait_for(|live| live.row.transition.is_none());
+        {
+            let live = tokio::time::timeout(STANDSTILL, at_rest).await.ok()?.ok()?;
+            if live.row.state != State::Running || live.row.runtime_generation != generation {
+                return None;
+            }
+        }
+        let (reply, answer) = oneshot::channel();
+        self.link.owner.upgrade()?.send((Ask::Access { why: self.why }, reply)).await.ok()?;
+        match tokio::time::timeout(STANDSTILL, answer).await.ok()?.ok()?.ok()? {
+            Reply::Access(access) if access.row().runtime_generation == generation => Some(*access),
+            Reply::Access(_) | Reply::Done => None,
+        }
     }
 
     /// A byte went through: the idle timer starts anew. Cheap enough for every one of them.
@@ -121,7 +146,7 @@ impl Access {
     /// With the codes of the contract: what the agent refuses, and what came between.
     pub async fn exec(&self, exec: &Exec) -> Result<ExecOutput, Error> {
         let started = |pid: u32| self.detail(format!("pid {pid}"));
-        match self.link.guest.exec_told(exec, started).await {
+        match self.link.guest.exec_told(exec, started, Regained { first: self, held: None }).await {
             Ok(output) => Ok(output),
             Err(error) => Err(self.explain(error).await),
         }
@@ -189,6 +214,19 @@ impl Access {
             // It slept and woke in between.
             (State::Running | State::Creating, _) => suspended(),
         })
+    }
+}
+
+/// Finds the guest again, and keeps it awake as the first access does.
+struct Regained<'a> {
+    first: &'a Access,
+    held: Option<Access>,
+}
+
+impl Again for Regained<'_> {
+    async fn channel(&mut self) -> Option<Guest> {
+        let held = self.held.insert(self.first.again().await?);
+        Some(held.link.guest.clone())
     }
 }
 

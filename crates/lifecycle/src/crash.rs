@@ -1,10 +1,11 @@
 //! Places at which a test can end the daemon, or an engine, as a power cut would.
 //!
-//! `WAKEFUL_CRASH_AT=suspend.saved` sends SIGKILL to this process when it gets there; `wake.spent:engine` to the engine.
+//! `WAKEFUL_CRASH_AT=suspend.saved` sends SIGKILL to this process when it gets there; `wake.spent:engine` to the engine, once.
 //! `suspend.saved:wait` stays there for two seconds, so that others can come between. A place that nobody names costs one
 //! comparison.
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
@@ -141,6 +142,9 @@ pub(crate) fn point(point: Point) {
     }
 }
 
+/// One engine is ended, so that the next try can be seen to work.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
 /// Ends this process or the engine if it is to end here.
 pub(crate) fn point_with(at: Point, engine: &dyn Engine) {
     point(at);
@@ -148,6 +152,7 @@ pub(crate) fn point_with(at: Point, engine: &dyn Engine) {
     if let Some((place, "engine")) = PLACE.as_deref().and_then(|place| place.split_once(':'))
         && place == <&str>::from(at)
         && let Some(pid) = i32::try_from(engine.pid()).ok().and_then(Pid::from_raw)
+        && !ENDED.swap(true, Ordering::Relaxed)
     {
         warn!(pid = engine.pid(), "crash point: ending the engine");
         let _ = kill_process(pid, Signal::KILL);

@@ -155,6 +155,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
         busy,
         touched_at: Timestamp::UNIX_EPOCH,
         quiet_until: Timestamp::UNIX_EPOCH,
+        door: asks.downgrade(),
         press: Arc::clone(&press),
         pressed_until: None,
         compaction: None,
@@ -176,6 +177,8 @@ pub(crate) struct Owner {
     touched_at: Timestamp,
     /// Automatic operations wait until then.
     quiet_until: Timestamp,
+    /// For those who have to come back.
+    door: mpsc::WeakSender<(Ask, ReplyTo)>,
     press: Arc<Notify>,
     /// It is to sleep before its time, if nobody uses it until then.
     pressed_until: Option<Timestamp>,
@@ -345,10 +348,11 @@ impl Owner {
             guest,
             row: Arc::new(self.row.clone()),
             live: self.live.subscribe(),
+            owner: self.door.clone(),
             activity: Arc::clone(self.uses.activity()),
             draining: self.inner.draining.clone(),
         };
-        Ok(Reply::Access(Box::new(Access::new(link, guard))))
+        Ok(Reply::Access(Box::new(Access::new(link, why, guard))))
     }
 
     /// The channel broke although the engine runs: one more try, on this caller's time.

@@ -195,10 +195,17 @@ async fn step(
             Ok("destroy")
         }
         10 => {
+            // In the middle of something, or before, or after: nobody waits for an answer.
+            let asked = async {
+                let _ = client.suspend(&life.id, true).await;
+                let _ = client.wake(&life.id, true).await;
+            };
+            let moment = Duration::from_millis(u64::try_from(dice.roll(300))?);
+            let _ = tokio::time::timeout(moment, asked).await;
             daemon.kill()?;
-            tokio::time::sleep(Duration::from_millis(200)).await;
             daemon.start_again(Options::default()).await?;
             *client = daemon.client()?;
+            life.check(client).await?;
             Ok("kill")
         }
         _ => {

@@ -11,10 +11,13 @@ use serde_json::json;
 use wakeful_client::{Client, ListQuery};
 use wakeful_testkit::{Daemon, Options};
 
-use crate::support::{create, persistent, run, sh, wait_for};
+use crate::support::{create, persistent, sh, wait_for};
 
 const PARTS: u64 = 4;
-const MARK: &str = "echo in-memory > /dev/shm/mark; echo on-disk > ~/mark; sync";
+/// Something that nobody has seen, in memory and on disk.
+const MARK: &str = "head -c 4M /dev/urandom > /dev/shm/mark; head -c 1M /dev/urandom > ~/mark; sync";
+/// What became of it.
+const DIGESTS: &str = "cd; cat /dev/shm/mark 2>/dev/null | sha256sum; sha256sum < mark";
 /// Enough that it is folded into a base of its own.
 const FILL: &str = "head -c 48M /dev/urandom > /dev/shm/fill";
 
@@ -35,13 +38,23 @@ struct Scene {
     client: Client,
     /// What it happens to.
     id: String,
+    /// What was in its memory and on its disk.
+    memory: String,
+    disk: String,
 }
 
 impl Scene {
     async fn new(point: &str) -> Result<Self> {
         let daemon = Daemon::start_with(Options::default().env("WAKEFUL_CRASH_AT", point)).await?;
         let client = daemon.client()?;
-        Ok(Self { point: point.to_owned(), daemon, client, id: String::new() })
+        Ok(Self {
+            point: point.to_owned(),
+            daemon,
+            client,
+            id: String::new(),
+            memory: String::new(),
+            disk: String::new(),
+        })
     }
 
     fn step(&self) -> (&str, &str) {
@@ -61,6 +74,7 @@ impl Scene {
         }
         self.id = persistent(&self.client, "base").await?.id.to_string();
         sh(&self.client, &self.id, MARK).await?;
+        (self.memory, self.disk) = self.digests().await?;
         match operation.as_str() {
             "compact" => drop(sh(&self.client, &self.id, FILL).await?),
             "wake" => drop(self.client.suspend(&self.id, true).await?),
@@ -68,6 +82,12 @@ impl Scene {
             _ => {}
         }
         Ok(())
+    }
+
+    async fn digests(&self) -> Result<(String, String)> {
+        let told = sh(&self.client, &self.id, DIGESTS).await?;
+        let (memory, disk) = told.split_once('\n').context("two digests")?;
+        Ok((memory.to_owned(), disk.to_owned()))
     }
 
     async fn snapshot(&self) -> Result<String, wakeful_client::Error> {
@@ -107,13 +127,20 @@ impl Scene {
             // The child is what is lost.
             ("fork", ..) => Left::All,
             // Its image was whole when the engine died.
-            ("suspend", "renamed", true) => Left::All,
+            ("suspend", "saved" | "renamed", true) => Left::All,
             ("poweroff", ..) | (.., true) => Left::Disk,
             (.., false) => Left::All,
         }
     }
 
     async fn settled(&self) -> Result<()> {
+        if self.kills_engine() && self.promised() == Left::Disk {
+            // It may have gone well before its engine died.
+            wait_for("the death is known", Duration::from_secs(30), async || {
+                Ok(self.client.sandbox(&self.id).await?.status.to_string() != "running")
+            })
+            .await?;
+        }
         wait_for("nothing is under way", Duration::from_secs(30), async || {
             let sandboxes = self.client.sandboxes(&ListQuery::default()).await?.sandboxes;
             Ok(sandboxes.iter().all(|sandbox| sandbox.transition.is_none() && sandbox.status.to_string() != "creating"))
@@ -136,9 +163,9 @@ impl Scene {
             ensure!(failure.bootable, "{failure:?}");
             self.client.wake(&self.id, true).await?;
         }
-        ensure!(sh(&self.client, &self.id, "cat ~/mark").await? == "on-disk");
-        let memory = run(&self.client, &self.id, "cat /dev/shm/mark").await?.stdout;
-        ensure!(self.promised() == Left::Disk || memory.trim_end() == "in-memory", "memory is lost: {memory:?}");
+        let (memory, disk) = self.digests().await?;
+        ensure!(disk == self.disk, "its files are others");
+        ensure!(self.promised() == Left::Disk || memory == self.memory, "its memory is lost");
         let snapshots = self.client.snapshots().await?.snapshots.len();
         let kept = operation == "snapshot" && (step == "recorded" || (step == "goes_on" && self.kills_engine()));
         ensure!(snapshots == usize::from(kept), "{snapshots} snapshots");
@@ -160,7 +187,7 @@ impl Scene {
                 _ => {}
             }
             ensure!(self.act().await?, "it does not work the second time");
-            ensure!(sh(&self.client, &self.id, "cat ~/mark").await? == "on-disk");
+            ensure!(self.digests().await?.1 == self.disk, "its files are others the second time");
         }
         for kept in self.client.snapshots().await?.snapshots {
             self.client.delete_snapshot(kept.id.as_str()).await?;
@@ -190,7 +217,8 @@ async fn interrupted(point: &str) -> Result<()> {
         let log = scene.daemon.log();
         ensure!(log.contains("crash point"), "the point was never reached");
         // Where nothing of the operation is left to fail, it has not.
-        let harmless = matches!(scene.step(), ("suspend", "renamed") | ("snapshot", "goes_on") | (_, "restored"));
+        let harmless =
+            matches!(scene.step(), ("suspend", "saved" | "renamed") | ("snapshot", "goes_on") | (_, "restored"));
         ensure!(!done || harmless, "it says that all is well");
     } else {
         scene.daemon.wait_for_death().await.context("the point was never reached")?;

@@ -91,8 +91,11 @@ async fn memory_that_runs_out_inside_costs_a_process_and_outside_the_engine() ->
     ensure!(eaten.exit_code == 137, "{eaten:?}");
     ensure!(sh(&client, &id, "cat ~/kept").await? == "kept", "nobody else notices");
     ensure!(client.sandbox(&id).await?.runtime_generation == 1);
+    client.destroy_sandbox(&id).await?;
 
-    // Less than the guest believes to have: the host ends the engine, and says so.
+    // Less than the guest believes to have: the host ends the engine, and says so. One that has used little so far.
+    let id = persistent(&client, "base").await?.id.to_string();
+    sh(&client, &id, "echo kept > ~/kept; sync").await?;
     let bare = id.strip_prefix("sbx_").unwrap_or(&id);
     let limit = daemon.memory_limit(bare).expect("memory is limited");
     // Refused while more than this is in use.
