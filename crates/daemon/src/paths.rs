@@ -10,7 +10,7 @@
 //! not meet, and so that socket paths stay far below the 108 bytes that the kernel takes.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{Read, Seek as _, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,9 @@ const RUN: &str = "/run/wakeful";
 
 /// How long [`Paths::holder`] of another process may hold the lock: a few microseconds in truth.
 const A_LOOK: Duration = Duration::from_millis(20);
+
+/// How long a child that a killed daemon was just starting may hold its lock: until it has become another program.
+const LAST_CHILD: Duration = Duration::from_secs(5);
 
 /// What a lock file may hold at most; it is ours, but it lies on a disk.
 const LOCK_TEXT: u64 = 4096;
@@ -65,6 +68,18 @@ pub struct Holder {
     pub what: Option<String>,
     /// Where it can be reached, once it listens.
     pub url: Option<String>,
+}
+
+impl Holder {
+    /// Whether the process that wrote this is known to have ended, reaped or not.
+    fn is_gone(&self) -> bool {
+        self.pid.is_some_and(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_err())
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "there is no runtime yet")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(5));
 }
 
 impl std::fmt::Display for Holder {
@@ -125,13 +140,17 @@ impl Paths {
             .mode(0o600)
             .open(&path)
             .map_err(Error::io("open", &path))?;
-        let until = Instant::now() + A_LOOK;
+        let began = Instant::now();
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::yield_now(),
+                Err(TryLockError::WouldBlock) if began.elapsed() < A_LOOK => std::thread::yield_now(),
                 Err(TryLockError::WouldBlock) => {
-                    return Err(Error::Held { data_dir: self.data.clone(), holder: read_holder(&mut file) });
+                    let holder = read_holder(&mut file);
+                    if !holder.is_gone() || began.elapsed() > LAST_CHILD {
+                        return Err(Error::Held { data_dir: self.data.clone(), holder });
+                    }
+                    pause();
                 }
                 Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path)(source)),
             }
@@ -198,7 +217,7 @@ impl Lock {
 
 fn read_holder(file: &mut File) -> Holder {
     let mut text = Vec::new();
-    let read = file.take(LOCK_TEXT).read_to_end(&mut text);
+    let read = file.rewind().and_then(|()| file.take(LOCK_TEXT).read_to_end(&mut text));
     read.ok().and_then(|_| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
@@ -276,6 +295,27 @@ mod tests {
         drop(lock);
         assert_eq!(paths.holder().unwrap(), None);
         drop(paths.lock("wakeful serve").unwrap());
+    }
+
+    #[test]
+    fn what_a_killed_daemon_left_is_waited_for() {
+        let (_dir, paths) = stage();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let holder = Holder { pid: Some(ended.id()), what: Some("wakeful serve".into()), url: None };
+        let path = paths.data.join("lock");
+        std::fs::write(&path, serde_json::to_vec(&holder).unwrap()).unwrap();
+        let last_child = File::open(&path).unwrap();
+        last_child.lock().unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| paths.lock("wakeful serve"));
+            for _ in 0..20 {
+                pause();
+            }
+            assert!(!next.is_finished());
+            drop(last_child);
+            next.join().unwrap().unwrap();
+        });
     }
 
     #[test]

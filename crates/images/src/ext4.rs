@@ -150,11 +150,11 @@ mod tests {
         fs::write(&image, "abc").unwrap();
         let (digest, bytes) = seal(&image).unwrap();
         assert_eq!(digest, blake3::hash(b"abc").to_hex().to_string());
+        assert!(bytes <= 8192);
+        assert_eq!(fs::metadata(&image).unwrap().mode() & 0o777, 0o400);
         assert!(is_intact(&image, &digest).unwrap());
         fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&image, b"abd").unwrap();
         assert!(!is_intact(&image, &digest).unwrap());
-        assert!(bytes <= 8192);
-        assert_eq!(fs::metadata(&image).unwrap().mode() & 0o777, 0o400);
     }
 }

@@ -52,7 +52,23 @@ pub(crate) fn publish_dir(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Removes a directory so that a crash leaves it either whole or in the trash, which every start empties.
 pub(crate) fn discard_dir(path: &Path, trash: &Path) -> io::Result<()> {
-    to_trash(path, trash)?.map_or(Ok(()), fs::remove_dir_all)
+    to_trash(path, trash)?.map_or(Ok(()), |there| remove_dir(&there))
+}
+
+/// Removes what is in the trash, but not the trash itself: others may be about to put something there.
+pub(crate) fn empty(trash: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(trash) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let removed =
+            if path.is_dir() && !path.is_symlink() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        // Who put it there may remove it at the same time.
+        removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+    }
+    Ok(())
 }
 
 /// Moves a file or directory to the trash, which takes no time however large it is; where it is now, if it was there.
@@ -90,6 +106,8 @@ pub(crate) fn blocks(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -102,5 +120,28 @@ mod tests {
         discard_dir(&victim, &trash).expect("second");
         assert!(!victim.exists());
         assert_eq!(fs::read_dir(&trash).expect("trash").count(), 0);
+    }
+
+    #[test]
+    fn what_is_discarded_while_the_trash_is_emptied_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (trash, done) = (dir.path().join("trash"), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    empty(&trash).unwrap();
+                }
+            });
+            for number in 0..500 {
+                let path = dir.path().join(format!("sandbox-{number}"));
+                fs::create_dir_all(path.join("checkpoint-1")).unwrap();
+                fs::write(path.join("disk"), "x").unwrap();
+                discard_dir(&path, &trash).unwrap();
+                assert!(!path.exists(), "{number}");
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        empty(&trash).unwrap();
+        assert_eq!(fs::read_dir(&trash).unwrap().count(), 0);
     }
 }

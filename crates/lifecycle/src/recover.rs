@@ -75,7 +75,7 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
         for stray in strays.into_iter().chain(half_made) {
             files::discard_dir(&stray, &trash)?;
         }
-        files::remove_dir(&trash)
+        files::empty(&trash)
     })
     .await?;
     inner.recover_snapshots().await?;

@@ -25,7 +25,6 @@ async fn routes_and_methods() {
     for (line, wanted) in [
         ("GET /".to_owned(), (404, "route_not_found")),
         ("GET /v2/sandboxes".to_owned(), (404, "route_not_found")),
-        (format!("POST /v1/sandboxes/{id}/fork"), (404, "route_not_found")),
         (format!("GET /v1/sandboxes/{id}/processes"), (409, "sandbox_destroyed")),
         (format!("GET /v1/sandboxes/{id}/no-such-thing"), (404, "route_not_found")),
         (format!("PUT /v1/sandboxes/{id}"), (405, "method_not_allowed")),

@@ -33,7 +33,10 @@ fn offered(line: &[&str]) -> Vec<String> {
         line[line.len() - 1],
         line[line.len() - 2],
     );
-    let bash = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("Debian has bash");
+    // An argument could not be so long.
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(ask.as_bytes()).unwrap();
+    let bash = Command::new("bash").arg("--norc").arg(file.path()).output().expect("Debian has bash");
     assert!(bash.status.success(), "{}", String::from_utf8_lossy(&bash.stderr));
     String::from_utf8(bash.stdout).unwrap().lines().map(str::to_owned).collect()
 }
