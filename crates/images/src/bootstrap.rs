@@ -97,7 +97,7 @@ async fn apt_options() -> Result<String, Error> {
         .text()
         .await
         .map_err(Error::step_of(STEP))?;
-    let mut text = String::from("Acquire::Languages \"none\";\nAcquire::Retries \"3\";\n");
+    let mut text = String::from("Acquire::Languages \"none\";\nAcquire::Retries \"6\";\n");
     for line in dump.lines().filter(|line| wanted(line)) {
         text.push_str(line);
         text.push('\n');
