@@ -1,5 +1,7 @@
 //! `wakeful suspend-all`.
 
+use std::collections::HashSet;
+
 use clap::Args;
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
@@ -71,7 +73,7 @@ async fn suspend_all(client: &Client) -> Result<Outcome, Failure> {
     let clients: Vec<Client> =
         tenants.iter().map(|tenant| client.clone().in_tenant(&tenant.name)).collect::<Result<_, _>>()?;
     let mut outcome = Outcome::default();
-    for _ in 0..ROUNDS {
+    for round in 0..=ROUNDS {
         let mut running = Vec::new();
         for client in &clients {
             let query = ListQuery { status: Some("running".into()), ..ListQuery::default() };
@@ -79,6 +81,14 @@ async fn suspend_all(client: &Client) -> Result<Outcome, Failure> {
         }
         if running.is_empty() {
             outcome.failed.clear();
+            break;
+        }
+        if round == ROUNDS {
+            let known: HashSet<String> = outcome.failed.iter().map(|failed| failed.id.clone()).collect();
+            let again = running.into_iter().map(|(_, id)| id.to_string()).filter(|id| !known.contains(id));
+            outcome
+                .failed
+                .extend(again.map(|id| Failed { id, detail: "somebody wakes it again and again".to_owned() }));
             break;
         }
         let ended: Vec<(String, Result<(), Error>)> = stream::iter(running)
