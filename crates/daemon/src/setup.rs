@@ -148,6 +148,9 @@ pub async fn setup(
         progress(Progress { step: "packages", fraction: from.fraction, line: Some(from.line) });
     };
     wakeful_debian::ensure_installed(wakeful_debian::RUNTIME_PACKAGES, &told).await.map_err(Error::Packages)?;
+    if config.qemu.binary.is_none() {
+        wakeful_driver_qemu::ensure_qemu(&told).await.map_err(Error::Packages)?;
+    }
 
     if hardened == Hardened::Yes && !doctor::maps_read_only(config, &paths).await {
         progress(Progress { step: "hardened engine", fraction: None, line: None });

@@ -21,6 +21,12 @@ pub enum Error {
         /// What was asked for.
         name: String,
     },
+    /// What is installed excludes it: nothing is removed for it.
+    #[error("{packages} cannot be installed without removing other packages")]
+    Excluded {
+        /// What was asked for.
+        packages: String,
+    },
     /// `apt` has no usable Debian archive.
     #[error("no Debian archive is configured for apt")]
     NoSources,
@@ -79,6 +85,7 @@ impl Error {
         match self {
             Self::InvalidName { .. } => Kind::Invalid,
             Self::NoPackage { .. } => Kind::NotFound,
+            Self::Excluded { .. } => Kind::Conflict,
             Self::NoSources | Self::Failed { .. } | Self::Late { .. } | Self::Locked { .. } => Kind::Unavailable,
             Self::Spawn { .. } | Self::Io { .. } => Kind::Internal,
         }

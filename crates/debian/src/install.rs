@@ -34,7 +34,7 @@ pub async fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>, Error> {
 /// Installs those of `packages` that are missing, without recommended ones. Asks nothing of the network when none is.
 ///
 /// # Errors
-/// [`Error::InvalidName`]; [`Error::NoPackage`]; [`Error::Locked`] when another process installs for too long; why
+/// [`Error::InvalidName`]; [`Error::NoPackage`]; [`Error::Excluded`]; [`Error::Locked`] when another process installs for too long; why
 /// `apt-get` failed.
 ///
 /// # Cancel safety
@@ -59,6 +59,9 @@ pub async fn ensure_installed(packages: &[&str], progress: &(dyn Fn(Progress<'_>
         .deadline(INSTALL);
     match finish(install, progress).await {
         Err(Error::Failed { output, .. }) if let Some(name) = unlocated(&output) => Err(Error::NoPackage { name }),
+        Err(Error::Failed { output, .. }) if output.contains("Packages need to be removed") => {
+            Err(Error::Excluded { packages: wanted.join(", ") })
+        }
         other => other,
     }
 }

@@ -9,7 +9,8 @@
 //!   ensure_installed()   dpkg-query, apt-get install only what is missing
 //!   check_installable()  apt-get --simulate          whether a template's packages exist and get on
 //!   latest_dependency()  apt-cache depends           "linux-image-cloud-amd64" -> the kernel it stands for today
-//!   fetch_unpacked()     apt-get download, dpkg-deb  a package's files, without installing it
+//!   dependencies()       apt-cache depends           what a package itself needs
+//!   fetch_unpacked()     apt-get download, dpkg-deb  packages' files, without installing them
 //!   fetch_backports()    the same with lists apart   packages that are newer than the release
 //! ```
 //!
@@ -29,14 +30,12 @@ pub use backports::fetch_backports;
 pub use error::Error;
 pub use install::{ensure_installed, missing};
 pub use name::check_name;
-pub use package::{check_installable, fetch_unpacked, latest_dependency};
+pub use package::{check_installable, dependencies, fetch_unpacked, latest_dependency};
 pub use program::{Output, Program, Tail};
 pub use sources::{release, sources};
 
-/// What a host needs to run Wakeful, beside the binary itself. `qboot.rom` comes with `qemu-system-data`.
+/// What a host needs to run Wakeful, beside the binary itself and QEMU.
 pub const RUNTIME_PACKAGES: &[&str] = &[
-    "qemu-system-x86",
-    "qemu-system-data",
     "mmdebstrap",
     "e2fsprogs",
     "lz4",

@@ -69,8 +69,19 @@ async fn simulate(packages: &[&str]) -> Result<(), Error> {
     Err(Error::Failed { program: "apt-get".to_owned(), status: output.status.to_string(), output: tail.text() })
 }
 
-/// Downloads `package` and unpacks it to the directory `into`, whole or not at all. An `into` that exists is left as
-/// it is.
+/// The packages that `package` itself depends on; of alternatives the first.
+///
+/// # Errors
+/// [`Error::InvalidName`]; why `apt-cache` failed.
+pub async fn dependencies(package: &str) -> Result<Vec<String>, Error> {
+    check_name(package)?;
+    let _lock = lock::take(Access::Shared).await?;
+    let output = Program::new("apt-cache").args(["depends", "--", package]).text().await?;
+    Ok(depends(&output).filter(|name| check_name(name).is_ok()).map(str::to_owned).collect())
+}
+
+/// Downloads `packages` and unpacks them together to the directory `into`, whole or not at all. An `into` that exists is
+/// left as it is.
 ///
 /// # Errors
 /// [`Error::InvalidName`]; [`Error::NoPackage`]; otherwise what failed, after the lists were refreshed and it was tried
@@ -78,8 +89,10 @@ async fn simulate(packages: &[&str]) -> Result<(), Error> {
 ///
 /// # Cancel safety
 /// Dropping the future kills what runs and removes the temporary directory.
-pub async fn fetch_unpacked(package: &str, into: &Path) -> Result<(), Error> {
-    check_name(package)?;
+pub async fn fetch_unpacked(packages: &[&str], into: &Path) -> Result<(), Error> {
+    for name in packages {
+        check_name(name)?;
+    }
     if into.is_dir() {
         return Ok(());
     }
@@ -91,20 +104,23 @@ pub async fn fetch_unpacked(package: &str, into: &Path) -> Result<(), Error> {
         .tempdir_in(&parent)
         .map_err(Error::io("make a directory in", &parent))?;
 
-    let lock = lock::take(Access::Shared).await?;
-    let first = download(package, temporary.path(), &lock).await;
-    drop(lock);
-    let deb = match first {
-        Ok(deb) => deb,
-        Err(_) => {
-            refresh().await?;
-            let lock = lock::take(Access::Shared).await?;
-            download(package, temporary.path(), &lock).await?
-        }
-    };
-
     let root = temporary.path().join("root");
-    Program::new("dpkg-deb").arg("-x").arg(&deb).arg(&root).deadline(Duration::from_secs(180)).text().await?;
+    for package in packages {
+        let debs = temporary.path().join(package);
+        std::fs::create_dir(&debs).map_err(Error::io("make", &debs))?;
+        let lock = lock::take(Access::Shared).await?;
+        let first = download(package, &debs, &lock).await;
+        drop(lock);
+        let deb = match first {
+            Ok(deb) => deb,
+            Err(_) => {
+                refresh().await?;
+                let lock = lock::take(Access::Shared).await?;
+                download(package, &debs, &lock).await?
+            }
+        };
+        Program::new("dpkg-deb").arg("-x").arg(&deb).arg(&root).deadline(Duration::from_secs(180)).text().await?;
+    }
     place_unpacked(&root, into).await
 }
 
@@ -162,9 +178,18 @@ async fn refresh() -> Result<(), Error> {
 
 /// Reads `apt-cache depends`: lines of `  Depends: name`, alternatives marked by `|`, virtual ones in `<>`.
 fn dependency<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
-    text.lines()
-        .filter_map(|line| line.trim_start_matches([' ', '|']).strip_prefix("Depends: "))
-        .find(|name| name.starts_with(prefix))
+    let mut marked = text.lines().filter_map(|line| line.trim_start_matches([' ', '|']).strip_prefix("Depends: "));
+    marked.find(|name| name.starts_with(prefix))
+}
+
+/// The same text: each dependency once, an alternative's later names left out.
+fn depends(text: &str) -> impl Iterator<Item = &str> {
+    let mut alternative = false;
+    text.lines().filter_map(move |line| {
+        let name = line.trim_start_matches([' ', '|']).strip_prefix("Depends: ")?;
+        let later = std::mem::replace(&mut alternative, line.starts_with(" |"));
+        (!later).then_some(name)
+    })
 }
 
 /// Reads apt's complaint about a name that it does not have, or that only others provide.
@@ -179,7 +204,7 @@ pub(crate) fn unlocated(output: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{dependency, unlocated};
+    use super::{dependency, depends, unlocated};
     use crate::Error;
 
     #[test]
@@ -204,12 +229,12 @@ mod tests {
     async fn a_package_is_unpacked_whole_and_once() {
         let dir = tempfile::tempdir().unwrap();
         let into = dir.path().join("a/hostname");
-        super::fetch_unpacked("hostname", &into).await.unwrap();
+        super::fetch_unpacked(&["hostname"], &into).await.unwrap();
         assert!(into.join("bin/hostname").is_file() || into.join("usr/bin/hostname").is_file());
-        super::fetch_unpacked("hostname", &into).await.unwrap();
+        super::fetch_unpacked(&["hostname"], &into).await.unwrap();
         let left: Vec<_> = std::fs::read_dir(dir.path().join("a")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["hostname"]);
-        let error = super::fetch_unpacked("wakeful-has-no-such-package", &dir.path().join("b/x")).await.unwrap_err();
+        let error = super::fetch_unpacked(&["wakeful-has-no-such-package"], &dir.path().join("b/x")).await.unwrap_err();
         assert!(matches!(error, Error::NoPackage { name } if name == "wakeful-has-no-such-package"));
         assert_eq!(std::fs::read_dir(dir.path().join("b")).unwrap().count(), 0);
     }
@@ -221,5 +246,7 @@ mod tests {
         assert_eq!(dependency(TEXT, "linux-image-"), Some("linux-image-6.1.0-54-cloud-amd64"));
         assert_eq!(dependency(TEXT, "linux-headers-"), None);
         assert_eq!(dependency("", "linux-image-"), None);
+        let alternatives = "x\n  Depends: a\n |Depends: b\n  Depends: c\n  Depends: d\n  Breaks: e\n";
+        assert_eq!(depends(alternatives).collect::<Vec<_>>(), ["a", "b", "d"]);
     }
 }

@@ -28,6 +28,8 @@ use crate::files;
 use crate::jail::DEVICES;
 
 const PROGRAM: &str = "qemu-system-x86_64";
+/// For the whole host, as an installed one would be.
+pub(crate) const UNPACKED: &str = "/usr/local/lib/wakeful/qemu";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 /// What a microvm can ask for; only the first is indispensable.
 const FIRMWARE: [&str; 5] = ["qboot.rom", "kvmvapic.bin", "linuxboot_dma.bin", "pvh.bin", "bios-microvm.bin"];
@@ -148,6 +150,11 @@ pub(crate) fn fetched(data_dir: &Path) -> PathBuf {
     data_dir.join("qemu/usr/bin").join(PROGRAM)
 }
 
+/// The QEMU that `setup` has unpacked beside the installed packages, because those do not get on with it.
+pub(crate) fn unpacked() -> PathBuf {
+    Path::new(UNPACKED).join("usr/bin").join(PROGRAM)
+}
+
 /// Finds the QEMU to use: the configured one, else the one that was fetched, else the installed one.
 pub(crate) fn find(data_dir: &Path, binary: Option<&Path>) -> Result<PathBuf, Error> {
     let missing = |what: String| Error::Missing { what };
@@ -159,6 +166,7 @@ pub(crate) fn find(data_dir: &Path, binary: Option<&Path>) -> Result<PathBuf, Er
     [fetched(data_dir)]
         .into_iter()
         .chain(installed)
+        .chain([unpacked()])
         .find_map(|path| path.canonicalize().ok())
         .ok_or_else(|| missing(format!("{PROGRAM} (apt-get install qemu-system-x86)")))
 }

@@ -95,7 +95,7 @@ async fn make(data_dir: &Path, progress: &(dyn Fn(&str) + Sync)) -> Result<Kerne
     let package = wakeful_debian::latest_dependency(PACKAGE, "linux-image-").await.map_err(unavailable)?;
     progress(&format!("downloading {package}"));
     let unpacked = temporary.path().join("package");
-    wakeful_debian::fetch_unpacked(&package, &unpacked).await.map_err(unavailable)?;
+    wakeful_debian::fetch_unpacked(&[&package], &unpacked).await.map_err(unavailable)?;
 
     let made = temporary.path().join("kernel");
     files::make_dir(&made.join("modules"), 0o755).map_err(failed)?;

@@ -120,14 +120,37 @@ pub fn find_qemu(data_dir: &Path, binary: Option<&Path>) -> Result<PathBuf, Erro
     engines::find(data_dir, binary)
 }
 
+/// The packages that a QEMU for us consists of; `qboot.rom` comes with the last.
+const PACKAGES: [&str; 3] = ["qemu-system-x86", "qemu-system-common", "qemu-system-data"];
+
+/// Installs QEMU, unless there is one. Where that would take other packages away (tools of another version that exclude
+/// it) its files are unpacked for the whole host instead, and only the libraries that it needs are installed.
+///
+/// # Errors
+/// If it cannot be had.
+pub async fn ensure_qemu(
+    progress: &(dyn Fn(wakeful_debian::Progress<'_>) + Send + Sync),
+) -> Result<(), wakeful_debian::Error> {
+    if engines::unpacked().is_file() {
+        return Ok(());
+    }
+    match wakeful_debian::ensure_installed(&[PACKAGES[0], PACKAGES[2]], progress).await {
+        Err(wakeful_debian::Error::Excluded { .. }) => {}
+        other => return other,
+    }
+    let needed = wakeful_debian::dependencies(PACKAGES[0]).await?;
+    let libraries: Vec<&str> = needed.iter().map(String::as_str).filter(|name| name.starts_with("lib")).collect();
+    wakeful_debian::ensure_installed(&libraries, progress).await?;
+    wakeful_debian::fetch_unpacked(&PACKAGES, Path::new(engines::UNPACKED)).await
+}
+
 /// Gets a QEMU that maps golden memory read-only from the backports of this host's release, into the data directory and
 /// without installing it. Quick if it is there.
 ///
 /// # Errors
 /// If it cannot be had.
 pub async fn fetch_hardened(data_dir: &Path) -> Result<PathBuf, Error> {
-    let packages = ["qemu-system-x86", "qemu-system-common", "qemu-system-data"];
-    wakeful_debian::fetch_backports(&packages, &data_dir.join("qemu")).await.map_err(|error| Error::Io {
+    wakeful_debian::fetch_backports(&PACKAGES, &data_dir.join("qemu")).await.map_err(|error| Error::Io {
         doing: "fetch QEMU from the release's backports".to_owned(),
         source: std::io::Error::other(error),
     })?;
