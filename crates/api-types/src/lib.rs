@@ -9,6 +9,7 @@ mod event;
 mod execute;
 mod file;
 mod info;
+mod io;
 mod key;
 mod patch;
 mod port;
@@ -26,6 +27,7 @@ pub use event::{Event, EventList};
 pub use execute::{Command, ExecuteRequest, ExecuteResponse};
 pub use file::{FileEntry, FileEvent, FileList, FileType, WrittenFile};
 pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
+pub use io::IoLimits;
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
 pub use patch::PatchSandbox;
 pub use port::{Port, PortList, PortSession, PutPort};
@@ -38,7 +40,7 @@ pub use sandbox::{
     Status, Storage, SuspendRequest, Transition, TransitionKind,
 };
 pub use snapshot::{CreateSnapshot, ForkError, ForkRequest, Forked, Snapshot, SnapshotList};
-pub use template::{BuildError, BuildEvent, CreateTemplate, Template, TemplateList};
+pub use template::{BuildError, BuildEvent, CreateTemplate, Entry, Template, TemplateList};
 pub use tenant::{ChangeTenant, CreateTenant, LimitsRequest, Tenant, TenantList};
 pub use time::{DurationText, Instant};
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use wakeful_model::{EgressMode, Mode, SandboxId, TemplateId};
 
-use crate::{DurationText, Instant, schema};
+use crate::{DurationText, Instant, IoLimits, schema};
 
 /// A committed state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -173,6 +173,8 @@ pub struct Sandbox {
     pub metadata: BTreeMap<String, String>,
     /// Egress policy.
     pub egress: Egress,
+    /// What it may ask of its disk.
+    pub io: IoLimits,
     /// Its driver.
     pub runtime: String,
     /// How its code is run.
@@ -289,6 +291,9 @@ pub struct CreateSandbox {
     /// Egress, if not the template's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressRequest>,
+    /// What it may ask of its disk; the template's if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io: Option<IoLimits>,
     /// Access wakes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use wakeful_model::{TemplateId, TemplateSource, TemplateStatus};
 
-use crate::{Egress, EgressRequest, Instant, schema};
+use crate::{Egress, EgressRequest, Instant, IoLimits, schema};
 
 /// Why a build failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -19,6 +19,17 @@ pub struct BuildError {
     pub detail: String,
 }
 
+/// What runs in a sandbox from its first moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Entry {
+    /// What is started.
+    pub start: Vec<String>,
+    /// What ends with 0 once it is ready to be used; a create waits for that.
+    pub ready: Option<Vec<String>>,
+    /// How long a create waits for it.
+    pub ready_seconds: u32,
+}
+
 /// A template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Template {
@@ -27,8 +38,10 @@ pub struct Template {
     pub id: TemplateId,
     /// Its name.
     pub name: String,
-    /// Its tags.
+    /// What else it answers to: `name:tag`.
     pub tags: Vec<String>,
+    /// What it is for.
+    pub description: String,
     /// How far it is.
     #[schema(value_type = schema::TemplateStatus)]
     pub status: TemplateStatus,
@@ -47,6 +60,14 @@ pub struct Template {
     pub default_size: String,
     /// Egress of a sandbox that names none.
     pub egress: Egress,
+    /// Disk of a sandbox that names none, in MiB; null is the daemon's default.
+    pub disk_mb: Option<u32>,
+    /// What a sandbox may ask of its disk.
+    pub io: IoLimits,
+    /// What runs in a sandbox from its first moment.
+    pub entry: Option<Entry>,
+    /// Digest of the base that new sandboxes get.
+    pub base: Option<String>,
     /// What it takes on disk.
     pub disk_bytes: u64,
     /// When it was asked for.

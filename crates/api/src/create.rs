@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use wakeful_lifecycle::NewSandbox;
-use wakeful_model::{Code, Egress, Mode, Size, preset};
+use wakeful_model::{Code, Egress, IoLimits, Mode, Size, preset};
 
 use crate::fields::Fields;
 use crate::problem::Problem;
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 16] = [
     "template",
     "mode",
     "timeout",
@@ -23,6 +23,7 @@ const FIELDS: [&str; 15] = [
     "env",
     "metadata",
     "egress",
+    "io",
     "auto_resume",
     "runtime",
 ];
@@ -61,6 +62,7 @@ pub(crate) fn new_sandbox(tenant: &str, body: Map<String, Value>) -> Result<NewS
         env: fields.env()?,
         metadata: metadata(&mut fields)?,
         egress: egress(&mut fields)?,
+        io: io(&mut fields)?,
         auto_resume: fields.boolean("auto_resume")?.unwrap_or(true),
         runtime: fields.string("runtime", Code::InvalidField)?,
     })
@@ -146,6 +148,23 @@ pub(crate) fn egress(fields: &mut Fields) -> Result<Option<Egress>, Problem> {
     checked.map(Some).map_err(|error| Problem::field(code, &error.field, error.to_string()))
 }
 
+/// What a sandbox may ask of its disk, or one of a template.
+pub(crate) fn io(fields: &mut Fields) -> Result<Option<IoLimits>, Problem> {
+    const IO: [&str; 4] = ["ops_per_sec", "burst_ops", "bandwidth_mbps", "burst_mbps"];
+    let code = Code::InvalidField;
+    let Some(mut io) = fields.object("io", code, &IO)? else { return Ok(None) };
+    let mut figure = |name| Ok::<_, Problem>(io.number(name, code)?.map(u64::from));
+    let io = IoLimits {
+        ops_per_sec: figure(IO[0])?,
+        burst_ops: figure(IO[1])?,
+        bandwidth_mbps: figure(IO[2])?,
+        burst_mbps: figure(IO[3])?,
+    };
+    let wrong =
+        |error: wakeful_model::InvalidIo| Problem::field(code, &format!("io.{}", error.field()), error.to_string());
+    io.check().map(|()| Some(io)).map_err(wrong)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,6 +239,9 @@ mod tests {
             (json!({"egress": {"allow_cidrs": ["10.0.0.0"]}}), Code::InvalidEgress, "egress.allow_cidrs"),
             (json!({"egress": {"allow_ports": ["x"]}}), Code::InvalidEgress, "egress.allow_ports"),
             (json!({"egress": {"ports": []}}), Code::UnknownField, "egress.ports"),
+            (json!({"io": {"ops_per_sec": 0}}), Code::InvalidField, "io.ops_per_sec"),
+            (json!({"io": {"burst_ops": 10}}), Code::InvalidField, "io.burst_ops"),
+            (json!({"io": {"iops": 10}}), Code::UnknownField, "io.iops"),
             (json!({"auto_resume": "yes"}), Code::InvalidField, "auto_resume"),
             (json!({"runtime": 1}), Code::InvalidField, "runtime"),
             (json!({"tempalte": "python"}), Code::UnknownField, "tempalte"),

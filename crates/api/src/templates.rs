@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value};
 use wakeful_api_types::{BuildEvent, NDJSON, TemplateList};
 use wakeful_lifecycle::{NewTemplate, is_shared};
-use wakeful_model::{Code, Template, TemplateId, TemplateSource};
+use wakeful_model::{Asked, Code, Template, TemplateId, TemplateSource};
 
 use crate::body::{Object, json};
 use crate::caller::Caller;
@@ -78,12 +78,10 @@ pub(crate) fn new_template(tenant: &str, body: Map<String, Value>) -> Result<New
         }
     };
     Ok(NewTemplate {
-        tenant: tenant.to_owned(),
-        name,
-        source,
         default_size: fields.string("default_size", Code::InvalidSize)?,
-        env: fields.env()?,
+        asked: Asked { env: fields.env()?, ..Asked::default() },
         egress: create::egress(&mut fields)?,
+        ..NewTemplate::new(tenant, &name, source)
     })
 }
 
@@ -159,7 +157,7 @@ mod tests {
     fn requests() {
         let new =
             read(json!({"name": "py", "source": {"kind": "debian", "suite": "bookworm", "packages": ["python3"]}}));
-        let TemplateSource::Debian { suite, packages } = new.unwrap().source;
+        let TemplateSource::Debian { suite, packages } = new.unwrap().source else { panic!("of packages") };
         assert_eq!((suite.as_str(), packages), ("bookworm", vec!["python3".to_owned()]));
         for (body, code, field) in [
             (json!({}), Code::MissingField, "name"),

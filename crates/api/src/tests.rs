@@ -156,6 +156,8 @@ fn view(state: State) -> SandboxView {
         env_keys: vec!["OPENAI_API_KEY".into()],
         metadata: BTreeMap::new(),
         egress: Egress::default(),
+        io: wakeful_model::IoLimits::default(),
+        entry: None,
         runtime: "qemu".into(),
         accel: "tcg".into(),
         runtime_generation: 1,

@@ -214,6 +214,18 @@ pub(crate) fn tenants(list: &[Tenant]) -> String {
 pub(crate) fn source(source: &TemplateSource) -> String {
     match source {
         TemplateSource::Debian { suite, packages } => format!("debian {suite} +{}", packages.len()),
+        TemplateSource::Image { reference, upload } => match (reference, upload) {
+            (Some(reference), None) => format!("image {reference}"),
+            (Some(reference), Some(_)) => format!("archive {reference}"),
+            (None, _) => "archive".to_owned(),
+        },
+        TemplateSource::Dockerfile { dockerfile, target: None, .. } => format!("build {dockerfile}"),
+        TemplateSource::Dockerfile { dockerfile, target: Some(target), .. } => format!("build {dockerfile} {target}"),
+        TemplateSource::Rootfs { .. } => "root file system".to_owned(),
+        TemplateSource::Sandbox { sandbox_id, snapshot_id } => {
+            let of = sandbox_id.as_ref().map(ToString::to_string).or(snapshot_id.as_ref().map(ToString::to_string));
+            format!("disk of {}", of.unwrap_or_default())
+        }
     }
 }
 

@@ -261,14 +261,7 @@ async fn ensure(
 }
 
 fn new(name: &str, source: TemplateSource) -> NewTemplate {
-    NewTemplate {
-        tenant: DEFAULT_TENANT.to_owned(),
-        name: name.to_owned(),
-        source,
-        default_size: None,
-        env: std::collections::BTreeMap::new(),
-        egress: None,
-    }
+    NewTemplate::new(DEFAULT_TENANT, name, source)
 }
 
 #[cfg(test)]

@@ -82,6 +82,8 @@ pub(crate) mod tests {
             env_keys: Vec::new(),
             metadata: Default::default(),
             egress: Default::default(),
+            io: wakeful_model::IoLimits::default(),
+            entry: None,
             runtime: "sim".into(),
             accel: "none".into(),
             runtime_generation: 1,

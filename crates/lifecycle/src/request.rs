@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use wakeful_model::{Egress, Mode, TemplateSource};
+use wakeful_model::{Asked, Egress, IoLimits, Mode, TemplateSource};
 
 /// A sandbox to be made.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct NewSandbox {
     pub metadata: BTreeMap<String, String>,
     /// Egress, if not the template's.
     pub egress: Option<Egress>,
+    /// What it may ask of its disk, if not the template's.
+    pub io: Option<IoLimits>,
     /// Access wakes it.
     pub auto_resume: bool,
     /// Which runtime, if not the daemon's.
@@ -50,10 +52,37 @@ pub struct NewTemplate {
     pub name: String,
     /// From what.
     pub source: TemplateSource,
+    /// What else it answers to.
+    pub tags: Vec<String>,
+    /// What it is for.
+    pub description: String,
+    /// What is wanted otherwise than the source has it.
+    pub asked: Asked,
     /// Size of sandboxes that name none.
     pub default_size: Option<String>,
-    /// Variables of all its sandboxes.
-    pub env: BTreeMap<String, String>,
     /// Egress of sandboxes that name none.
     pub egress: Option<Egress>,
+    /// Disk of sandboxes that name none.
+    pub disk_mb: Option<u32>,
+    /// What sandboxes may ask of their disks.
+    pub io: IoLimits,
+}
+
+impl NewTemplate {
+    /// One that says no more than it must.
+    #[must_use]
+    pub fn new(tenant: &str, name: &str, source: TemplateSource) -> Self {
+        Self {
+            tenant: tenant.to_owned(),
+            name: name.to_owned(),
+            source,
+            tags: Vec::new(),
+            description: String::new(),
+            asked: Asked::default(),
+            default_size: None,
+            egress: None,
+            disk_mb: None,
+            io: IoLimits::default(),
+        }
+    }
 }

@@ -266,6 +266,7 @@ impl Lifecycle {
             env: std::collections::BTreeMap::new(),
             metadata: source.metadata.clone(),
             egress: None,
+            io: None,
             auto_resume: source.policy.auto_resume,
             runtime: None,
         };

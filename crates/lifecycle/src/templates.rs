@@ -22,9 +22,9 @@ const MOST_LINES: usize = 20_000;
 /// Who runs commands in a template of ours.
 const USER: &str = "user";
 
-fn debian_spec(source: &TemplateSource, user: &str) -> wakeful_images::DebianSpec {
-    let TemplateSource::Debian { suite, packages } = source;
-    wakeful_images::DebianSpec { suite: suite.clone(), packages: packages.clone(), user: user.to_owned() }
+fn debian_spec(source: &TemplateSource, user: &str) -> Option<wakeful_images::DebianSpec> {
+    let TemplateSource::Debian { suite, packages } = source else { return None };
+    Some(wakeful_images::DebianSpec { suite: suite.clone(), packages: packages.clone(), user: user.to_owned() })
 }
 
 /// One line of a build's log.
@@ -209,7 +209,8 @@ impl Inner {
 
     async fn make(self: &Arc<Self>, template: &mut Template, record: &Arc<Record>) -> Result<(), BuildError> {
         let failed = |step: &str, detail: String| BuildError { step: step.to_owned(), line: None, detail };
-        let spec = debian_spec(&template.source, &template.user);
+        let spec = debian_spec(&template.source, &template.user)
+            .ok_or_else(|| failed("check", "templates cannot be built from this yet".into()))?;
         let (work, bases, cache) =
             (self.layout.build(&template.id).join("work"), self.layout.bases(), self.layout.package_cache());
         // What a build left that a crash interrupted.
@@ -285,9 +286,9 @@ impl Lifecycle {
             return Err(Error::ShuttingDown);
         }
         check_name(&new.name)?;
-        debian_spec(&new.source, USER)
-            .check()
-            .map_err(|error| Error::invalid(Code::InvalidField, "source", error.to_string()))?;
+        if let Some(spec) = debian_spec(&new.source, USER) {
+            spec.check().map_err(|error| Error::invalid(Code::InvalidField, "source", error.to_string()))?;
+        }
         let default_size = new.default_size.unwrap_or_else(|| self.inner.defaults.template_size.clone());
         preset(&default_size).map_err(|error| Error::invalid(Code::InvalidSize, "default_size", error.to_string()))?;
         let template = Template {
@@ -298,11 +299,17 @@ impl Lifecycle {
             status: TemplateStatus::Pending,
             build_error: None,
             source: new.source,
+            tags: new.tags,
+            description: new.description,
             user: USER.into(),
             workdir: format!("/home/{USER}"),
-            env: new.env,
+            env: new.asked.env.clone(),
+            asked: new.asked,
             default_size,
             egress: new.egress.unwrap_or_default(),
+            disk_mb: new.disk_mb,
+            io: new.io,
+            entry: None,
             base: None,
             disk_bytes: 0,
             created_at: self.inner.now(),

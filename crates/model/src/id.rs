@@ -119,6 +119,11 @@ id!(
     "snp_"
 );
 id!(
+    /// Bytes that a build will need.
+    UploadId,
+    "upl_"
+);
+id!(
     /// An API key; not the secret itself.
     KeyId,
     "key_"

@@ -8,6 +8,7 @@ mod duration;
 mod egress;
 mod event;
 mod id;
+mod io;
 mod key;
 mod kind;
 pub mod machine;
@@ -25,7 +26,8 @@ pub use egress::{
     Cidr, Destination, Egress, EgressMode, InvalidEgress, Rule, Rules, Verdict as EgressVerdict, name_matches,
 };
 pub use event::{Cause, Event, EventType};
-pub use id::{InvalidId, KeyId, OperationId, SandboxId, SnapshotId, TemplateId};
+pub use id::{InvalidId, KeyId, OperationId, SandboxId, SnapshotId, TemplateId, UploadId};
+pub use io::{InvalidIo, IoLimits};
 pub use key::{Digest, InvalidScope, Key, Scope, new_key, read_key};
 pub use kind::Kind;
 pub use machine::{Ask, Bootable, Fact, Memory, Op, Outcome, Refusal, State, Verdict, decide, observe};
@@ -34,7 +36,7 @@ pub use port::Port;
 pub use sandbox::{Failure, Sandbox, Transition};
 pub use size::{InvalidSize, SIZES, Size, preset};
 pub use snapshot::{Content, Snapshot};
-pub use template::{BuildError, Template, TemplateSource, TemplateStatus};
+pub use template::{Asked, BuildError, Entry, Template, TemplateSource, TemplateStatus};
 pub use tenant::{InvalidTenant, Limit, Limits, Tenant, Usage, check_tenant};
 
 /// The tenant of everyone while there are no keys.

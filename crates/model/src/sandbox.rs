@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Egress, Op, OperationId, Policy, SandboxId, State, TemplateId};
+use crate::{Egress, Entry, IoLimits, Op, OperationId, Policy, SandboxId, State, TemplateId};
 
 /// An operation under way: the journal entry that a restart finishes or undoes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,10 @@ pub struct Sandbox {
     pub metadata: BTreeMap<String, String>,
     /// Egress policy.
     pub egress: Egress,
+    /// What it may ask of its disk.
+    pub io: IoLimits,
+    /// What runs in it from its first moment; started again by every boot.
+    pub entry: Option<Entry>,
     /// The driver's name.
     pub runtime: String,
     /// How guest code is run.

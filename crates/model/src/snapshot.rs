@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Egress, Sandbox, SandboxId, SnapshotId, TemplateId};
+use crate::{Egress, Entry, IoLimits, Sandbox, SandboxId, SnapshotId, TemplateId};
 
 /// A snapshot's record. It is never changed: it comes to be when its files are whole, and goes before they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,12 @@ pub struct Content {
     pub env_keys: Vec<String>,
     /// Egress policy.
     pub egress: Egress,
+    /// What it may ask of its disk.
+    #[serde(default)]
+    pub io: IoLimits,
+    /// What runs in it from its first moment.
+    #[serde(default)]
+    pub entry: Option<Entry>,
     /// The driver's name.
     pub runtime: String,
     /// How guest code is run.
@@ -79,6 +85,8 @@ impl Content {
             env: row.env,
             env_keys: row.env_keys,
             egress: row.egress,
+            io: row.io,
+            entry: row.entry,
             runtime: row.runtime,
             accel: row.accel,
             image,

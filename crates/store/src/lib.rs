@@ -196,6 +196,9 @@ pub trait Store: Send + Sync {
     /// How many sandboxes that are not destroyed, and snapshots, stand on this template.
     async fn template_users(&self, id: &TemplateId) -> Result<u64, Error>;
 
+    /// The bases that sandboxes which are not destroyed, and snapshots, stand on, each with the template it was of.
+    async fn bases_in_use(&self) -> Result<Vec<(TemplateId, String)>, Error>;
+
     /// Writes down what a key of a tenant stands for, durably, unless it stands for something since `expired` or later:
     /// then that.
     async fn claim(

@@ -74,7 +74,7 @@ async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Content, Error> 
         (None, None, None) => (Some(fallback.name), fallback.cpu, fallback.memory_mb),
         (None, cpu, memory) => (None, cpu.unwrap_or(fallback.cpu), memory.unwrap_or(fallback.memory_mb)),
     };
-    let disk_mb = new.disk_mb.unwrap_or(inner.defaults.disk_mb);
+    let disk_mb = new.disk_mb.or(template.disk_mb).unwrap_or(inner.defaults.disk_mb);
     Size::check(cpu, memory_mb, disk_mb)
         .map_err(|error| Error::invalid(Code::InvalidSize, error.field(), error.to_string()))?;
     let engine = inner.driver().await?.engine().clone();
@@ -91,6 +91,8 @@ async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Content, Error> 
         env: template.env,
         env_keys: Vec::new(),
         egress: template.egress,
+        io: template.io,
+        entry: template.entry,
         runtime: engine.runtime,
         accel: engine.accel,
         image: None,
@@ -161,6 +163,8 @@ async fn resolve(
         env,
         env_keys,
         egress: new.egress.clone().unwrap_or(content.egress),
+        io: new.io.unwrap_or(content.io),
+        entry: content.entry,
         runtime: engine.runtime.clone(),
         accel: engine.accel.clone(),
         runtime_generation: 1,

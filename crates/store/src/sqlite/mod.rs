@@ -225,6 +225,10 @@ impl Store for SqliteStore {
         templates::users(self, id).await
     }
 
+    async fn bases_in_use(&self) -> Result<Vec<(TemplateId, String)>, Error> {
+        templates::bases(self).await
+    }
+
     async fn claim(
         &self,
         tenant: &str,

@@ -19,11 +19,11 @@ const INSERT: &str = r#"INSERT INTO sandboxes
      runtime_generation, restored_memory, expires_at, on_expiry, timeout, idle_timeout, hard_expires_at,
      auto_resume, resume_lease, suspend_memory, checkpoint, secret, created_at, updated_at, started_at,
      suspended_at, destroyed_at, last_activity_at, parent_id, failure_code, failure_detail, failure_at,
-     failure_bootable)
+     failure_bootable, io, entry)
     VALUES
     ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
      $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44,
-     $45, $46, $47, $48)"#;
+     $45, $46, $47, $48, $49, $50)"#;
 
 /// All of the row, save that use is never forgotten: a touch that came after the caller's reading stays.
 const SWAP: &str = r#"UPDATE sandboxes SET
@@ -35,7 +35,8 @@ const SWAP: &str = r#"UPDATE sandboxes SET
     resume_lease = $34, suspend_memory = $35, checkpoint = $36, secret = $37, created_at = $38,
     updated_at = $39, started_at = $40, suspended_at = $41, destroyed_at = $42,
     last_activity_at = CASE WHEN last_activity_at > $43 THEN last_activity_at ELSE $43 END, parent_id = $44,
-    failure_code = $45, failure_detail = $46, failure_at = $47, failure_bootable = $48
+    failure_code = $45, failure_detail = $46, failure_at = $47, failure_bootable = $48, io = $49,
+    entry = $50
     WHERE id = $1 AND version = $2 RETURNING version"#;
 
 const GET: &str = "SELECT * FROM sandboxes WHERE id = $1";
@@ -70,7 +71,7 @@ const PAGE_IN_STATE: &str = page!("state = $2");
 
 type Statement = Query<'static, Sqlite, SqliteArguments>;
 
-/// `$1` to `$48`, the same in [`INSERT`] and [`SWAP`].
+/// `$1` to `$50`, the same in [`INSERT`] and [`SWAP`].
 fn bind(statement: Statement, row: &Sandbox) -> Result<Statement, Error> {
     let write = Writer { id: row.id.as_str() };
     let (memory, bootable) = match row.state {
@@ -129,7 +130,9 @@ fn bind(statement: Statement, row: &Sandbox) -> Result<Statement, Error> {
         .bind(failure.map(|failure| failure.code.as_str()))
         .bind(failure.map(|failure| failure.detail.as_str()))
         .bind(failure.map(|failure| failure.at.as_microsecond()))
-        .bind(failure.map(|failure| failure.bootable)))
+        .bind(failure.map(|failure| failure.bootable))
+        .bind(write.json("io", &row.io)?)
+        .bind(write.optional_json("entry", row.entry.as_ref())?))
 }
 
 fn read(row: &SqliteRow) -> Result<Sandbox, Error> {
@@ -153,6 +156,8 @@ fn read(row: &SqliteRow) -> Result<Sandbox, Error> {
         env_keys: read.json("env_keys")?,
         metadata: read.json("metadata")?,
         egress: read.json("egress")?,
+        io: read.json("io")?,
+        entry: read.optional_json("entry")?,
         runtime: read.get("runtime")?,
         accel: read.get("accel")?,
         runtime_generation: read.number("runtime_generation")?,

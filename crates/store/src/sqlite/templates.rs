@@ -11,14 +11,14 @@ use crate::{Error, Swap};
 
 const INSERT: &str = r#"INSERT INTO templates
     (id, version, tenant, name, status, build_error, source, "user", workdir, env, default_size, egress, base,
-     disk_bytes, created_at, built_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+     disk_bytes, created_at, built_at, tags, description, asked, disk_mb, io, entry)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
     ON CONFLICT (tenant, name) WHERE status <> 'deleted' DO NOTHING"#;
 
 const SWAP: &str = r#"UPDATE templates SET
     version = version + 1, tenant = $3, name = $4, status = $5, build_error = $6, source = $7, "user" = $8,
     workdir = $9, env = $10, default_size = $11, egress = $12, base = $13, disk_bytes = $14, created_at = $15,
-    built_at = $16
+    built_at = $16, tags = $17, description = $18, asked = $19, disk_mb = $20, io = $21, entry = $22
     WHERE id = $1 AND version = $2 RETURNING version"#;
 
 const GET: &str = "SELECT * FROM templates WHERE id = $1";
@@ -28,10 +28,12 @@ const LIST_ALL: &str = "SELECT * FROM templates ORDER BY tenant, name, created_a
 const REMOVE: &str = "DELETE FROM templates WHERE id = $1";
 const USERS: &str = "SELECT (SELECT COUNT(*) FROM sandboxes WHERE template_id = $1 AND state <> 'destroyed') \
     + (SELECT COUNT(*) FROM snapshots WHERE template_id = $1)";
+const BASES: &str = "SELECT DISTINCT template_id, base FROM sandboxes WHERE state <> 'destroyed' \
+    UNION SELECT template_id, base FROM snapshots";
 
 type Statement = Query<'static, Sqlite, SqliteArguments>;
 
-/// `$1` to `$16`, the same in [`INSERT`] and [`SWAP`].
+/// `$1` to `$22`, the same in [`INSERT`] and [`SWAP`].
 fn bind(statement: Statement, row: &Template) -> Result<Statement, Error> {
     let write = Writer { id: row.id.as_str() };
     Ok(statement
@@ -50,7 +52,13 @@ fn bind(statement: Statement, row: &Template) -> Result<Statement, Error> {
         .bind(row.base.as_deref())
         .bind(write.number("disk_bytes", row.disk_bytes)?)
         .bind(row.created_at.as_microsecond())
-        .bind(microseconds(row.built_at)))
+        .bind(microseconds(row.built_at))
+        .bind(write.json("tags", &row.tags)?)
+        .bind(&row.description)
+        .bind(write.json("asked", &row.asked)?)
+        .bind(row.disk_mb.map(i64::from))
+        .bind(write.json("io", &row.io)?)
+        .bind(write.optional_json("entry", row.entry.as_ref())?))
 }
 
 fn read(row: &SqliteRow) -> Result<Template, Error> {
@@ -72,6 +80,12 @@ fn read(row: &SqliteRow) -> Result<Template, Error> {
         disk_bytes: read.number("disk_bytes")?,
         created_at: read.instant("created_at")?,
         built_at: read.optional_instant("built_at")?,
+        tags: read.json("tags")?,
+        description: read.get("description")?,
+        asked: read.json("asked")?,
+        disk_mb: read.optional_number("disk_mb")?,
+        io: read.json("io")?,
+        entry: read.optional_json("entry")?,
     })
 }
 
@@ -138,4 +152,11 @@ pub(super) async fn users(store: &SqliteStore, id: &TemplateId) -> Result<u64, E
         .await
         .map_err(doing("count a template's sandboxes"))?;
     Ok(count.unsigned_abs())
+}
+
+pub(super) async fn bases(store: &SqliteStore) -> Result<Vec<(TemplateId, String)>, Error> {
+    let rows: Vec<(String, String)> =
+        sqlx::query_as(BASES).fetch_all(&store.readers).await.map_err(doing("list bases in use"))?;
+    let unreadable = |id: &str| Error::Unreadable { id: id.to_owned(), column: "template_id" };
+    rows.into_iter().map(|(id, base)| Ok((id.parse().map_err(|_| unreadable(&id))?, base))).collect()
 }

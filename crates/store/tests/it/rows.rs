@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use wakeful_model::{
-    BuildError, Cause, DEFAULT_TENANT, Egress, EgressMode, Event, EventType, Failure, OnExpiry, Op, OperationId,
-    Policy, Sandbox, SandboxId, State, Template, TemplateId, TemplateSource, TemplateStatus, Transition,
+    Asked, BuildError, Cause, DEFAULT_TENANT, Egress, EgressMode, Entry, Event, EventType, Failure, IoLimits, OnExpiry,
+    Op, OperationId, Policy, Sandbox, SandboxId, SnapshotId, State, Template, TemplateId, TemplateSource,
+    TemplateStatus, Transition, UploadId,
 };
 
 /// Some second of some year, plus this.
@@ -34,6 +35,8 @@ pub(crate) fn sandbox() -> Sandbox {
         env_keys: vec!["KEY".into()],
         metadata: BTreeMap::new(),
         egress: Egress::default(),
+        io: IoLimits::default(),
+        entry: None,
         runtime: "qemu".into(),
         accel: "tcg".into(),
         runtime_generation: 1,
@@ -74,11 +77,17 @@ pub(crate) fn template(name: &str) -> Template {
         status: TemplateStatus::Pending,
         build_error: None,
         source: TemplateSource::Debian { suite: "bookworm".into(), packages: vec!["python3".into()] },
+        tags: Vec::new(),
+        description: String::new(),
+        asked: Asked::default(),
         user: "user".into(),
         workdir: "/home/user".into(),
         env: BTreeMap::new(),
         default_size: "shared-cpu-1x".into(),
         egress: Egress::default(),
+        disk_mb: None,
+        io: IoLimits::default(),
+        entry: None,
         base: None,
         disk_bytes: 0,
         created_at: at(0),
@@ -173,6 +182,25 @@ fn policy() -> impl Strategy<Value = Policy> {
         )
 }
 
+fn io() -> impl Strategy<Value = IoLimits> {
+    let figure = || prop::option::of(any::<u64>());
+    (figure(), figure(), figure(), figure()).prop_map(|(ops_per_sec, burst_ops, bandwidth_mbps, burst_mbps)| IoLimits {
+        ops_per_sec,
+        burst_ops,
+        bandwidth_mbps,
+        burst_mbps,
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let words = || prop::collection::vec(text(), 0..3);
+    (words(), prop::option::of(words()), any::<u32>()).prop_map(|(start, ready, ready_seconds)| Entry {
+        start,
+        ready,
+        ready_seconds,
+    })
+}
+
 /// Any row, with ids of its own.
 pub(crate) fn any_sandbox() -> impl Strategy<Value = Sandbox> {
     let what = (
@@ -192,7 +220,7 @@ pub(crate) fn any_sandbox() -> impl Strategy<Value = Sandbox> {
         prop::option::of(any::<bool>()),
         policy(),
         prop::option::of(text()),
-        any::<[u8; 32]>(),
+        (any::<[u8; 32]>(), io(), prop::option::of(entry())),
     );
     let when = (
         instant(),
@@ -206,8 +234,8 @@ pub(crate) fn any_sandbox() -> impl Strategy<Value = Sandbox> {
     );
     (what, carries, when).prop_map(|(what, carries, when)| {
         let (version, state, transition, size, (cpu, memory_mb, disk_mb), mut words) = what;
-        let (env, env_keys, metadata, egress, runtime_generation, restored_memory, policy, checkpoint, secret) =
-            carries;
+        let (env, env_keys, metadata, egress, runtime_generation, restored_memory, policy, checkpoint, rest) = carries;
+        let (secret, io, entry) = rest;
         let (created_at, updated_at, started_at, suspended_at, destroyed_at, last_activity_at, forked, failure) = when;
         let mut word = || words.pop().expect("six of them");
         Sandbox {
@@ -229,6 +257,8 @@ pub(crate) fn any_sandbox() -> impl Strategy<Value = Sandbox> {
             env_keys,
             metadata,
             egress,
+            io,
+            entry,
             runtime: word(),
             accel: "tcg".into(),
             runtime_generation,
@@ -262,14 +292,28 @@ pub(crate) fn any_template() -> impl Strategy<Value = Template> {
         line,
         detail,
     });
-    let source = (text(), prop::collection::vec(text(), 0..3))
+    let debian = (text(), prop::collection::vec(text(), 0..3))
         .prop_map(|(suite, packages)| TemplateSource::Debian { suite, packages });
+    let image = prop::option::of(text())
+        .prop_map(|reference| TemplateSource::Image { reference, upload: Some(UploadId::random()) });
+    let dockerfile = (text(), prop::option::of(text()), labels()).prop_map(|(dockerfile, target, build_args)| {
+        TemplateSource::Dockerfile { upload: UploadId::random(), dockerfile, target, build_args }
+    });
+    let sandbox = any::<bool>().prop_map(|one| TemplateSource::Sandbox {
+        sandbox_id: one.then(SandboxId::random),
+        snapshot_id: (!one).then(SnapshotId::random),
+    });
+    let source = prop_oneof![debian, image, dockerfile, sandbox];
+    let asked = (prop::option::of(text()), labels(), prop::option::of(prop::collection::vec(text(), 0..3)))
+        .prop_map(|(user, env, start)| Asked { user, env, start, ready_seconds: Some(5), ..Asked::default() });
+    let extras =
+        (prop::collection::vec(text(), 0..3), asked, prop::option::of(any::<u32>()), io(), prop::option::of(entry()));
     (
         any::<i32>(),
         status,
         prop::option::of(build_error),
         source,
-        prop::collection::vec(text(), 5),
+        (prop::collection::vec(text(), 6), extras),
         labels(),
         egress(),
         prop::option::of(text()),
@@ -278,8 +322,9 @@ pub(crate) fn any_template() -> impl Strategy<Value = Template> {
         prop::option::of(instant()),
     )
         .prop_map(
-            |(version, status, build_error, source, mut words, env, egress, base, disk_bytes, created_at, built_at)| {
-                let mut word = || words.pop().expect("five of them");
+            |(version, status, build_error, source, more, env, egress, base, disk_bytes, created_at, built_at)| {
+                let (mut words, (tags, asked, disk_mb, io, entry)) = more;
+                let mut word = || words.pop().expect("six of them");
                 let id = TemplateId::random();
                 Template {
                     version: version.into(),
@@ -289,11 +334,17 @@ pub(crate) fn any_template() -> impl Strategy<Value = Template> {
                     status,
                     build_error,
                     source,
+                    tags,
+                    description: word(),
+                    asked,
                     user: word(),
                     workdir: word(),
                     env,
                     default_size: word(),
                     egress,
+                    disk_mb,
+                    io,
+                    entry,
                     base,
                     disk_bytes,
                     created_at,

@@ -65,6 +65,13 @@ pub(crate) async fn templates_swap_and_go<F: Fixture>() {
         store.insert_sandbox(&user, None).await.expect("insert");
     }
     assert_eq!(store.template_users(&row.id).await.expect("users"), 3);
+    let mut on_another = sandbox();
+    on_another.template_id = row.id.clone();
+    on_another.base = "b3:another".into();
+    store.insert_sandbox(&on_another, None).await.expect("insert");
+    let mut bases: Vec<String> = store.bases_in_use().await.expect("bases").into_iter().map(|(_, base)| base).collect();
+    bases.sort_unstable();
+    assert_eq!(bases, ["b3:00", "b3:another"]);
     assert_eq!(store.template_users(&TemplateId::random()).await.expect("users"), 0);
     store.remove_template(&row.id).await.expect("remove");
     store.remove_template(&row.id).await.expect("twice is no error");
