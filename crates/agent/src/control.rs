@@ -18,8 +18,8 @@ use wakeful_guest_proto::hello::PROTOCOL;
 
 use crate::body::{self, Body};
 use crate::context::{Context, Powers};
-use crate::init;
 use crate::session::Session;
+use crate::{init, tree};
 
 /// A restore carries the sandbox's whole environment; nothing else comes near this.
 const REQUEST_LIMIT: usize = 1024 * 1024;
@@ -43,9 +43,12 @@ pub(crate) async fn handle(context: Arc<Context>, session: &Session, request: Re
             body::json(StatusCode::OK, &version)
         }
         (&Method::GET, control::BUSY) => body::json(StatusCode::OK, &busy(&context)),
-        (_, control::RESTORE | control::QUIESCE | control::POWEROFF | control::VERSION | control::BUSY) => {
-            body::error(StatusCode::METHOD_NOT_ALLOWED, "method not allowed")
-        }
+        (&Method::GET, control::TREE) => tree::pack(request.uri().query()).await,
+        (&Method::PUT, control::TREE) => tree::unpack(request).await,
+        (
+            _,
+            control::RESTORE | control::QUIESCE | control::POWEROFF | control::VERSION | control::BUSY | control::TREE,
+        ) => body::error(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"),
         _ => body::error(StatusCode::NOT_FOUND, "no such control route"),
     }
 }

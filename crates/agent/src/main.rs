@@ -20,6 +20,7 @@ mod reaper;
 mod routes;
 mod serve;
 mod session;
+mod tree;
 mod tunnel;
 
 use std::io::{self, Write as _};

@@ -3,25 +3,22 @@
 //! Names and paths that the guest sends are checked and handed on as text; none is ever used on the host.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::Frame;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio_util::sync::CancellationToken;
 use wakeful_guest_proto::filesystem::{
     EntryInfo, EntryKind, EntryResponse, ListDirRequest, ListDirResponse, MAX_ENTRIES, MAX_LISTING, MAX_PATH,
     MoveRequest, PathRequest, WrittenFile,
 };
 use wakeful_guest_proto::process::Empty;
 
-use crate::connect::{collect, empty, request};
+use crate::connect::{empty, request};
 use crate::exec::native;
 use crate::{Error, Guest};
 
@@ -32,8 +29,6 @@ const LONG: Duration = Duration::from_secs(300);
 const ANSWER_LIMIT: usize = 1 << 20;
 /// A transfer that moves nothing for so long has failed, even if the agent is well.
 const STALLED: Duration = Duration::from_secs(300);
-const TICK: Duration = Duration::from_secs(10);
-const HEALTH: Duration = Duration::from_secs(5);
 /// A byte that is not UTF-8 becomes three.
 const MAX_TEXT: usize = 3 * MAX_PATH;
 const MAX_NAME: usize = 3 * 255;
@@ -200,10 +195,16 @@ impl Guest {
         }
         let response = self.patiently(self.accepted(request)).await??;
         let head = file_head(response.status(), response.headers())?;
-        let reading = (self.clone(), response.into_body());
-        let pieces = stream::try_unfold(reading, |(guest, mut body)| async move {
+        Ok((head, self.pieces(response.into_body(), STALLED)))
+    }
+
+    /// A body as it comes, each piece within `stalled`. It ends without an error only if the agent ended it.
+    pub(crate) fn pieces(&self, body: Incoming, stalled: Duration) -> FileStream {
+        let late = move |_| io::Error::from(io::ErrorKind::TimedOut);
+        let pieces = stream::try_unfold((self.clone(), body), move |(guest, mut body)| async move {
             loop {
-                let frame = match guest.patiently(body.frame()).await.map_err(io::Error::other)? {
+                let frame = tokio::time::timeout(stalled, guest.patiently(body.frame())).await.map_err(late)?;
+                let frame = match frame.map_err(io::Error::other)? {
                     None => return Ok(None),
                     Some(frame) => frame.map_err(io::Error::other)?,
                 };
@@ -212,7 +213,7 @@ impl Guest {
                 }
             }
         });
-        Ok((head, pieces.boxed()))
+        pieces.boxed()
     }
 
     /// Writes a file: beside its place, then renamed, so that it is there whole or not at all. Parents are made. It
@@ -242,52 +243,15 @@ impl Guest {
         if let Some(mode) = mode {
             route.push_str(&format!("&mode={mode:o}"));
         }
-        let upload = Upload::default();
-        // However this future ends, the body learns it: a body that merely stops would look complete to the agent.
-        let _cut = upload.cut.clone().drop_guard();
-        let body = StreamBody::new(upload.watch(content)).boxed_unsync();
-        let mut request = native(request(Method::POST, &route, body)?, OCTETS);
+        let mut request = native(request(Method::POST, &route, empty())?, OCTETS);
         if let Some(length) = length {
             request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         }
-        let exchange = async {
-            let response = self.accepted(request).await?;
-            collect(response.into_body(), ANSWER_LIMIT).await
-        };
-        let answer = tokio::select! {
-            answer = exchange => answer,
-            error = self.stalled(&upload) => Err(error),
-        };
-        let answer = match (answer, upload.take_failure()) {
-            // The agent's word counts: it may have refused before it could see that the content ends early.
-            (Err(refused @ Error::Refused { .. }), _) => return Err(refused),
-            (_, Some(source)) => return Err(Error::Io { attempted: "read what was to be uploaded", source }),
-            (answer, None) => answer?,
-        };
+        let answer = self.upload(request, content, STALLED).await?;
         let broken = |detail: String| Error::Protocol { detail };
         let written: Vec<WrittenFile> = serde_json::from_slice(&answer).map_err(|error| broken(error.to_string()))?;
         let entry = written.into_iter().next().and_then(|file| file.entry);
         entry.ok_or_else(|| broken("an upload was answered without its entry".to_owned()))?.try_into()
-    }
-
-    /// Resolves when an upload has come to a stop and the agent does not answer, or it stopped for too long altogether.
-    async fn stalled(&self, upload: &Upload) -> Error {
-        let (mut seen, mut still) = (upload.sent.load(Ordering::Relaxed), Duration::ZERO);
-        loop {
-            tokio::time::sleep(TICK).await;
-            let now = upload.sent.load(Ordering::Relaxed);
-            if now != seen {
-                (seen, still) = (now, Duration::ZERO);
-                continue;
-            }
-            still += TICK;
-            match self.health(HEALTH).await {
-                Err(Error::Lost) => return Error::Lost,
-                Err(_) => return Error::Unresponsive,
-                Ok(()) if still >= STALLED => return Error::Late { attempted: "take the upload", after: STALLED },
-                Ok(()) => {}
-            }
-        }
     }
 }
 
@@ -295,50 +259,6 @@ const OCTETS: &str = "application/octet-stream";
 
 fn files_route(path: &str) -> String {
     format!("/files?path={}", utf8_percent_encode(path, NON_ALPHANUMERIC))
-}
-
-/// What host and connection know of an upload together.
-#[derive(Default)]
-struct Upload {
-    cut: CancellationToken,
-    sent: Arc<AtomicU64>,
-    failure: Arc<Mutex<Option<io::Error>>>,
-}
-
-impl Upload {
-    /// The content as frames: counted, ended by an error when the upload is cut off, its own failure remembered.
-    fn watch<S>(&self, content: S) -> impl Stream<Item = io::Result<Frame<Bytes>>> + Send + use<S>
-    where
-        S: Stream<Item = io::Result<Bytes>> + Send + 'static,
-    {
-        let (cut, sent, failure) = (self.cut.clone(), Arc::clone(&self.sent), Arc::clone(&self.failure));
-        stream::unfold(Some(Box::pin(content)), move |content| {
-            let (cut, sent, failure) = (cut.clone(), Arc::clone(&sent), Arc::clone(&failure));
-            async move {
-                let mut content = content?;
-                let piece = tokio::select! {
-                    biased;
-                    () = cut.cancelled() => Some(Err(io::ErrorKind::Interrupted.into())),
-                    piece = content.next() => piece,
-                };
-                match piece? {
-                    Ok(data) => {
-                        sent.fetch_add(data.len() as u64, Ordering::Relaxed);
-                        Some((Ok(Frame::data(data)), Some(content)))
-                    }
-                    Err(error) => {
-                        let told = io::Error::from(error.kind());
-                        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                        Some((Err(told), None))
-                    }
-                }
-            }
-        })
-    }
-
-    fn take_failure(&self) -> Option<io::Error> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
 }
 
 fn file_head(status: StatusCode, headers: &HeaderMap) -> Result<FileHead, Error> {

@@ -1,4 +1,4 @@
-//! The host's end of the agent's channel: restore, quiesce, exec, files, watches, tunnels.
+//! The host's end of the agent's channel: restore, quiesce, exec, files, trees, watches, tunnels.
 //!
 //! ```text
 //!   byte stream (unix socket of the engine, TCP)
@@ -16,7 +16,9 @@ mod exec;
 mod files;
 mod process;
 mod revive;
+mod tree;
 mod tunnel;
+mod upload;
 mod watch;
 
 pub use connect::{Body, Guest, empty, full};
@@ -25,7 +27,9 @@ pub use exec::{Again, Exec, ExecEvent, ExecOutput, ExecStream, OutputStream};
 pub use files::{Entry, FileHead, FilePart, FileStream};
 pub use process::Job;
 pub use revive::Revived;
+pub use tree::{PackOptions, UnpackOptions};
 pub use tunnel::{Opened, Tunnel};
 pub use wakeful_guest_proto as proto;
+pub use wakeful_guest_proto::control::Unpacked;
 pub use wakeful_guest_proto::tunnel::TunnelId;
 pub use watch::{WatchEvent, WatchStream};

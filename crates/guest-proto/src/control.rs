@@ -19,6 +19,10 @@ pub const POWEROFF: &str = "/_wakeful/poweroff";
 pub const VERSION: &str = "/_wakeful/version";
 /// `GET`: see [`Busy`]. Agents older than this route answer 404, which means "not busy".
 pub const BUSY: &str = "/_wakeful/busy";
+/// `GET ?path=/abs[&one_file_system=true][&follow=true]`: what is there as a tar stream, cut off if it fails midway.
+/// `PUT ?dest=/abs[&owner=USER[:GROUP]][&mode=755][&single=true][&keep_top=true]`: a tar stream unpacked there, see
+/// [`Unpacked`]. Agents older than this route answer 404 without a `wakefulCode`.
+pub const TREE: &str = "/_wakeful/tree";
 
 /// The most leases, and the most processes, that a [`Busy`] names.
 pub const MAX_BUSY: usize = 64;
@@ -185,6 +189,17 @@ pub struct BusyProcess {
     /// How long it has been running.
     #[serde(default)]
     pub since_ms: u64,
+}
+
+/// What became of a tar stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unpacked {
+    /// Files, directories and links.
+    #[serde(default)]
+    pub entries: u64,
+    /// Bytes of files, holes included.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 /// `GET /metrics`, in envd's shape.

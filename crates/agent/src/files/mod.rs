@@ -29,6 +29,8 @@ use wakeful_guest_proto::filesystem::{
 use wakeful_guest_proto::process::Empty;
 
 use self::path::Owner;
+pub(crate) use self::path::query;
+pub(crate) use self::upload::parse_mode;
 pub(crate) use self::watchers::Watchers;
 use crate::body::{self, Body};
 use crate::context::Context;
@@ -133,7 +135,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// What a failed system call means to the caller.
-fn explain(what: &str, path: &Path, error: &io::Error) -> ErrorBody {
+pub(crate) fn explain(what: &str, path: &Path, error: &io::Error) -> ErrorBody {
     let path = path.display();
     let with = |code, reason: &str| ErrorBody::new(code, format!("could not {what} '{path}': {reason}"));
     let text = error.to_string();
@@ -157,7 +159,7 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> ErrorBody {
 }
 
 /// An error in the form of `/files`, which is not a Connect call.
-fn plain(dialect: Dialect, error: &ErrorBody) -> Response<Body> {
+pub(crate) fn plain(dialect: Dialect, error: &ErrorBody) -> Response<Body> {
     let full = error.wakeful_code == Some(WakefulCode::GuestDiskFull);
     let status = if full { StatusCode::INSUFFICIENT_STORAGE.as_u16() } else { error.code.status() };
     let wakeful_code = error.wakeful_code.filter(|_| dialect == Dialect::Native);

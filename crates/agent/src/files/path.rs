@@ -49,8 +49,8 @@ impl Owner {
     }
 }
 
-/// The query of `/files`, percent-decoded.
-pub(super) fn query(query: Option<&str>) -> Result<HashMap<String, String>, ErrorBody> {
+/// A query, percent-decoded.
+pub(crate) fn query(query: Option<&str>) -> Result<HashMap<String, String>, ErrorBody> {
     let decode = |text: &str| {
         let spaced = text.replace('+', " ");
         let decoded = percent_decode_str(&spaced).decode_utf8().map(std::borrow::Cow::into_owned);

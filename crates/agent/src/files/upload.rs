@@ -70,7 +70,7 @@ pub(super) async fn handle(
     Ok(body::json(StatusCode::OK, &written))
 }
 
-fn parse_mode(text: &str) -> Option<u32> {
+pub(crate) fn parse_mode(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777)
 }
 

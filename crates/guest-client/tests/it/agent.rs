@@ -92,7 +92,7 @@ pub(crate) fn binary() -> &'static Path {
         let this = std::env::current_exe().expect("our own path");
         let path = this.ancestors().nth(2).expect("a target directory").join("wakeful-agent");
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates");
-        let newest = ["agent", "guest-proto", "sys"].iter().filter_map(|name| newest(&crates.join(name))).max();
+        let newest = ["agent", "guest-proto", "sys", "tree"].iter().filter_map(|name| newest(&crates.join(name))).max();
         let built = path.metadata().and_then(|file| file.modified()).ok();
         if built < newest {
             let mut build = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));

@@ -8,5 +8,6 @@ mod exec;
 mod files;
 mod lease;
 mod process;
+mod tree;
 mod tunnel;
 mod watch;
