@@ -18,6 +18,7 @@ mod process;
 mod sandbox;
 mod schema;
 mod snapshot;
+mod space;
 mod template;
 mod tenant;
 mod time;
@@ -40,7 +41,10 @@ pub use sandbox::{
     Status, Storage, SuspendRequest, Transition, TransitionKind,
 };
 pub use snapshot::{CreateSnapshot, ForkError, ForkRequest, Forked, Snapshot, SnapshotList};
-pub use template::{BuildError, BuildEvent, CreateTemplate, Entry, Template, TemplateList};
+pub use space::{PruneRequest, Pruned, Space, Usage};
+pub use template::{
+    BuildError, BuildEvent, BuildLayer, CreateTemplate, Entry, RebuildTemplate, Template, TemplateList, Upload,
+};
 pub use tenant::{ChangeTenant, CreateTenant, LimitsRequest, Tenant, TenantList};
 pub use time::{DurationText, Instant};
 

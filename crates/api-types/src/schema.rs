@@ -29,10 +29,14 @@ macro_rules! stands_for {
     };
 }
 
+fn id_pattern(prefix: &str) -> String {
+    format!("^({prefix})?[a-z][a-z2-7]{{19}}$")
+}
+
 fn id(prefix: &str, what: &str) -> Object {
     ObjectBuilder::new()
         .schema_type(Type::String)
-        .pattern(Some(format!("^({prefix})?[a-z][a-z2-7]{{19}}$")))
+        .pattern(Some(id_pattern(prefix)))
         .description(Some(format!("The id of a {what}; taken with and without its prefix, printed with it")))
         .examples([json!(format!("{prefix}k3v7q2m5x6a4b2c7d5ef"))])
         .build()
@@ -63,6 +67,7 @@ stands_for!(SandboxId, id("sbx_", "sandbox"));
 stands_for!(TemplateId, id("tpl_", "template"));
 stands_for!(SnapshotId, id("snp_", "snapshot"));
 stands_for!(KeyId, id("key_", "key"));
+stands_for!(UploadId, id("upl_", "upload"));
 stands_for!(Scope, words(wakeful_model::Scope::ALL.map(wakeful_model::Scope::as_str), "What a key allows"));
 stands_for!(TenantLimits, amounts(&[Type::Integer, Type::Null], "How much a tenant may have; null for no limit"));
 stands_for!(TenantUsage, amounts(&[Type::Integer], "How much a tenant has"));
@@ -75,17 +80,58 @@ stands_for!(
     TemplateSource,
     OneOfBuilder::new()
         .item(
-            ObjectBuilder::new()
-                .title(Some("Debian packages"))
-                .property("kind", words(["debian"], "From Debian packages"))
-                .required("kind")
-                .property("suite", ObjectBuilder::new().schema_type(Type::String).description(Some("The release")))
+            source("debian", "Debian packages")
+                .property("suite", string("The release"))
                 .required("suite")
                 .property("packages", <Vec<String>>::schema())
-                .additional_properties(Some(utoipa::openapi::schema::AdditionalProperties::FreeForm(false)))
+        )
+        .item(
+            source("image", "An image of a registry, or of an archive that was uploaded")
+                .property("reference", nullable("Its name; of an archive, which of its images is meant"))
+                .property("upload", nullable_id("upl_", "The archive: of `docker save`, or an OCI layout"))
+        )
+        .item(
+            source("dockerfile", "A Dockerfile, with what it copies from")
+                .property("upload", id("upl_", "upload"))
+                .required("upload")
+                .property("dockerfile", string("Where the file is in the upload, a tar; `Dockerfile` if absent"))
+                .property("target", nullable("The stage that is wanted; the last, if null"))
+                .property(
+                    "build_args",
+                    ObjectBuilder::new()
+                        .schema_type(Type::Object)
+                        .additional_properties(Some(ObjectBuilder::new().schema_type(Type::String)))
+                        .description(Some("Values of its `ARG`s"))
+                )
+        )
+        .item(source("rootfs", "A root file system").property("upload", id("upl_", "upload")).required("upload"))
+        .item(
+            source("sandbox", "The disk of a sandbox or of a snapshot: one of the two")
+                .property("sandbox_id", nullable_id("sbx_", "The sandbox"))
+                .property("snapshot_id", nullable_id("snp_", "The snapshot"))
         )
         .description(Some("Where a template comes from"))
 );
+
+fn source(kind: &str, title: &str) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .title(Some(title))
+        .property("kind", words([kind], title))
+        .required("kind")
+        .additional_properties(Some(utoipa::openapi::schema::AdditionalProperties::FreeForm(false)))
+}
+
+fn string(about: &str) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String).description(Some(about))
+}
+
+fn nullable(about: &str) -> ObjectBuilder {
+    string(about).schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+}
+
+fn nullable_id(prefix: &str, about: &str) -> ObjectBuilder {
+    nullable(about).pattern(Some(id_pattern(prefix)))
+}
 
 impl PartialSchema for Instant {
     fn schema() -> RefOr<Schema> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use wakeful_api_types::DurationText;
+use wakeful_api_types::{Command, DurationText};
 use wakeful_model::Code;
 
 use crate::problem::Problem;
@@ -25,7 +25,8 @@ impl Fields {
         Self::within(String::new(), map, known)
     }
 
-    fn within(prefix: String, map: Map<String, Value>, known: &[&str]) -> Result<Self, Problem> {
+    /// The same of an object in another; `prefix` as in `egress.`.
+    pub(crate) fn within(prefix: String, map: Map<String, Value>, known: &[&str]) -> Result<Self, Problem> {
         if let Some(name) = map.keys().find(|name| !known.contains(&name.as_str())) {
             let name: String = format!("{prefix}{name}").chars().take(100).collect();
             let hint = match known {
@@ -37,7 +38,8 @@ impl Fields {
         Ok(Self { prefix, map })
     }
 
-    fn name(&self, name: &str) -> String {
+    /// A field's name with those of the objects around it.
+    pub(crate) fn name(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
@@ -92,6 +94,32 @@ impl Fields {
             Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
             _ => Err(self.wrong(Code::InvalidDuration, name, should)),
         }
+    }
+
+    /// A duration that may be none at all.
+    pub(crate) fn duration_or_zero(&mut self, name: &str) -> Result<Option<Duration>, Problem> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let should = "a duration such as \"90s\" or \"7d\", or a whole number of seconds";
+        let wrong = || self.wrong(Code::InvalidDuration, name, should);
+        let text: DurationText = serde_json::from_value(value).map_err(|_| wrong())?;
+        text.parse().map(Some).map_err(|_| wrong())
+    }
+
+    /// A command: a line for the shell, or a program with its arguments; an empty list is none.
+    pub(crate) fn command(&mut self, name: &str) -> Result<Option<Vec<String>>, Problem> {
+        let should = "a line for the shell or a list of strings, the first of which names a program";
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let wrong = || self.wrong(Code::InvalidField, name, should);
+        let argv = match serde_json::from_value(value).map_err(|_| wrong())? {
+            Command::Shell(line) if line.trim().is_empty() => return Err(wrong()),
+            Command::Shell(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
+            Command::Argv(argv) if argv.first().is_some_and(String::is_empty) => return Err(wrong()),
+            Command::Argv(argv) => argv,
+        };
+        if argv.iter().any(|word| word.contains('\0')) {
+            return Err(self.wrong(Code::InvalidField, name, "without NUL"));
+        }
+        Ok(Some(argv))
     }
 
     /// A duration for which zero, also as `"0"`, means without end.
@@ -202,6 +230,45 @@ mod tests {
                 assert_eq!((problem.code(), problem.field_name()), (Code::InvalidDuration, Some("timeout")));
             }
             assert_eq!(got.map(|d| d.map(|d| d.as_secs())).map_err(|_| ()), wanted, "{value}");
+        }
+    }
+
+    #[test]
+    fn zero_may_be_allowed() {
+        for (value, wanted) in [
+            (json!("0s"), Ok(Some(0))),
+            (json!("7d"), Ok(Some(7 * 86400))),
+            (json!(0), Ok(Some(0))),
+            (json!(null), Ok(None)),
+            (json!("0"), Err(Code::InvalidDuration)),
+            (json!("soon"), Err(Code::InvalidDuration)),
+            (json!([]), Err(Code::InvalidDuration)),
+        ] {
+            let got = fields(json!({"unused": value}), &["unused"]).unwrap().duration_or_zero("unused");
+            assert_eq!(got.map(|d| d.map(|d| d.as_secs())).map_err(|p| p.code()), wanted, "{value}");
+        }
+    }
+
+    #[test]
+    fn commands() {
+        for (value, wanted) in [
+            (json!("a b"), Some(Some(vec!["/bin/sh", "-c", "a b"]))),
+            (json!(["a", "", "b c"]), Some(Some(vec!["a", "", "b c"]))),
+            (json!([]), Some(Some(vec![]))),
+            (json!(null), Some(None)),
+            (json!(" "), None),
+            (json!([""]), None),
+            (json!(["a\0"]), None),
+            (json!("a\0"), None),
+            (json!([1]), None),
+            (json!({}), None),
+        ] {
+            let got = fields(json!({"start": value}), &["start"]).unwrap().command("start");
+            if let Err(problem) = &got {
+                assert_eq!((problem.code(), problem.field_name()), (Code::InvalidField, Some("start")));
+            }
+            let wanted = wanted.map(|argv| argv.map(|argv| argv.into_iter().map(str::to_owned).collect()));
+            assert_eq!(got.ok(), wanted, "{value}");
         }
     }
 

@@ -44,11 +44,14 @@ mod routes;
 mod sandboxes;
 mod snapshots;
 mod socket;
+mod source;
+mod space;
 mod tcp;
 mod templates;
 mod tenants;
 mod terminal;
 mod upload;
+mod uploads;
 mod watch;
 mod wire;
 
@@ -145,7 +148,12 @@ fn routes() -> Routes {
         .route("/v1/snapshots/{id}", get(snapshots::get).delete(snapshots::delete))
         .route("/v1/templates", get(templates::list).post(templates::create))
         .route("/v1/templates/{name}", get(templates::get).delete(templates::delete))
+        .route("/v1/templates/{name}/rebuild", post(templates::rebuild))
+        .route("/v1/templates/{name}/cancel", post(templates::cancel))
         .route("/v1/templates/{name}/logs", get(templates::logs))
+        .route("/v1/uploads", post(uploads::create))
+        .route("/v1/prune", post(space::prune))
+        .route("/v1/df", get(space::df))
         .route("/v1/keys", get(keys::list).post(keys::create))
         .route("/v1/keys/{id}", delete(keys::delete))
         .route("/v1/tenants", get(tenants::list).post(tenants::create))

@@ -49,6 +49,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ProcessNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::TemplateNotReady
+        | Code::BuildInProgress
+        | Code::NoBuild
         | Code::NameTaken
         | Code::NotEphemeral
         | Code::NotRunning

@@ -1,6 +1,7 @@
-//! Templates: build, look, list, delete, and the log of a build.
+//! Templates: build, build again, cancel, look, list, delete, and the log of a build.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -11,17 +12,16 @@ use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value};
 use wakeful_api_types::{BuildEvent, NDJSON, TemplateList};
 use wakeful_lifecycle::{NewTemplate, is_shared};
-use wakeful_model::{Asked, Code, Template, TemplateId, TemplateSource};
+use wakeful_model::{Asked, Code, Template, TemplateId};
 
 use crate::body::{Object, json};
 use crate::caller::Caller;
-use crate::create;
 use crate::fields::Fields;
 use crate::idempotency::{self, Key};
 use crate::path::TemplateName;
 use crate::problem::Problem;
 use crate::query::Query;
-use crate::{App, wire};
+use crate::{App, create, source, wire};
 
 pub(crate) async fn create(
     State(app): State<App>,
@@ -58,31 +58,65 @@ fn only_admins_share(caller: &Caller, tenant: &str, name: &str) -> Result<(), Pr
     ))
 }
 
+const FIELDS: [&str; 14] = [
+    "name",
+    "source",
+    "tags",
+    "description",
+    "default_size",
+    "env",
+    "egress",
+    "disk_mb",
+    "io",
+    "user",
+    "workdir",
+    "start",
+    "ready",
+    "ready_timeout",
+];
+/// How long a create may have to wait for what a template starts.
+const READY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
+
 pub(crate) fn new_template(tenant: &str, body: Map<String, Value>) -> Result<NewTemplate, Problem> {
-    let missing = |field: &str| Problem::field(Code::MissingField, field, format!("{field} is required"));
-    let mut fields = Fields::of(body, &["name", "source", "default_size", "env", "egress"])?;
-    let name = fields.string("name", Code::InvalidName)?.ok_or_else(|| missing("name"))?;
-    let mut source = fields
-        .object("source", Code::InvalidField, &["kind", "suite", "packages"])?
-        .ok_or_else(|| missing("source"))?;
-    let source = match source.string("kind", Code::InvalidField)?.as_deref() {
-        None => return Err(missing("source.kind")),
-        Some("debian") => TemplateSource::Debian {
-            suite: source.string("suite", Code::InvalidField)?.ok_or_else(|| missing("source.suite"))?,
-            packages: source.strings("packages", Code::InvalidField)?,
-        },
-        Some(other) => {
-            let other: String = other.chars().take(80).collect();
-            let detail = format!("templates cannot be built from {other:?} yet");
-            return Err(Problem::field(Code::InvalidField, "source.kind", detail).hint("source.kind is debian"));
-        }
-    };
+    let mut fields = Fields::of(body, &FIELDS)?;
+    let name = fields
+        .string("name", Code::InvalidName)?
+        .ok_or_else(|| Problem::field(Code::MissingField, "name", "name is required"))?;
+    let source = source::source(&mut fields)?;
     Ok(NewTemplate {
+        tags: fields.strings("tags", Code::InvalidField)?,
+        description: fields.string("description", Code::InvalidField)?.unwrap_or_default(),
+        asked: asked(&mut fields)?,
         default_size: fields.string("default_size", Code::InvalidSize)?,
-        asked: Asked { env: fields.env()?, ..Asked::default() },
         egress: create::egress(&mut fields)?,
+        disk_mb: fields.number("disk_mb", Code::InvalidSize)?,
+        io: create::io(&mut fields)?.unwrap_or_default(),
         ..NewTemplate::new(tenant, &name, source)
     })
+}
+
+/// What is wanted otherwise than the source has it.
+fn asked(fields: &mut Fields) -> Result<Asked, Problem> {
+    let wrong =
+        |field: &str, should: &str| Err(Problem::field(Code::InvalidField, field, format!("{field} must be {should}")));
+    let user = fields.string("user", Code::InvalidField)?;
+    if user.as_ref().is_some_and(|user| user.is_empty() || user.len() > 255) {
+        return wrong("user", "the name of a user");
+    }
+    let workdir = fields.string("workdir", Code::InvalidField)?;
+    if workdir.as_ref().is_some_and(|path| !path.starts_with('/') || path.len() > 4096) {
+        return wrong("workdir", "a path that begins with /");
+    }
+    let ready_timeout = fields.duration("ready_timeout")?;
+    if ready_timeout.is_some_and(|timeout| !READY.contains(&timeout)) {
+        let detail = "ready_timeout must be between 1s and 10m";
+        return Err(Problem::field(Code::InvalidDuration, "ready_timeout", detail));
+    }
+    // Rounded up: nobody waits for less than was asked for.
+    let ready_seconds =
+        ready_timeout.map(|timeout| u32::try_from(timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX));
+    let (start, ready) = (fields.command("start")?, fields.command("ready")?);
+    Ok(Asked { user, workdir, env: fields.env()?, start, ready, ready_seconds })
 }
 
 pub(crate) async fn list(State(app): State<App>, caller: Caller, uri: Uri) -> Result<Response, Problem> {
@@ -114,6 +148,43 @@ pub(crate) async fn delete(
     // By id: the name may be another's by now.
     app.lifecycle.delete_template(&caller.tenant, template.id.as_str()).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Builds it again, of the same source or of another upload.
+pub(crate) async fn rebuild(
+    State(app): State<App>,
+    caller: Caller,
+    TemplateName(name): TemplateName,
+    uri: Uri,
+    body: Object,
+) -> Result<Response, Problem> {
+    Query::of(&uri, &[])?;
+    let upload = source::id(&mut Fields::of(body.0, &["upload"])?, "upload")?;
+    let template = app.lifecycle.template(&caller.tenant, &name).await?;
+    only_admins_share(&caller, &template.tenant, &template.name)?;
+    let begun = app.lifecycle.rebuild_template(&caller.tenant, template.id.as_str(), upload).await;
+    // There it is a part of the source, here it is all that can be said.
+    let begun = begun.map_err(|error| match error.field() {
+        Some("source.upload") => Problem::field(error.code(), "upload", error.to_string()),
+        _ => error.into(),
+    })?;
+    Ok(json(StatusCode::ACCEPTED, &wire::template(begun)))
+}
+
+/// Ends the build that is under way.
+pub(crate) async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    TemplateName(name): TemplateName,
+    uri: Uri,
+    body: Object,
+) -> Result<Response, Problem> {
+    Query::of(&uri, &[])?;
+    Fields::of(body.0, &[])?;
+    let template = app.lifecycle.template(&caller.tenant, &name).await?;
+    only_admins_share(&caller, &template.tenant, &template.name)?;
+    let ended = app.lifecycle.cancel_build(&caller.tenant, template.id.as_str()).await?;
+    Ok(json(StatusCode::OK, &wire::template(ended)))
 }
 
 /// One JSON object a line, the last of which tells how the build stands.
@@ -153,29 +224,92 @@ mod tests {
         new_template("default", map)
     }
 
+    fn with(extra: &Value) -> Result<NewTemplate, Problem> {
+        let mut body = json!({"name": "x", "source": {"kind": "debian", "suite": "s"}});
+        for (name, value) in extra.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        read(body)
+    }
+
+    #[test]
+    fn everything_that_can_be_said() {
+        let new = read(json!({
+            "name": "shop", "source": {"kind": "image", "reference": "shop:1"}, "tags": ["1", "web"],
+            "description": "The shop", "default_size": "shared-cpu-2x", "env": {"A": "1"},
+            "egress": {"mode": "deny_all"}, "disk_mb": 4096, "io": {"ops_per_sec": 100, "burst_ops": 200},
+            "user": "app", "workdir": "/srv", "start": "serve --port 80", "ready": ["curl", "-f", "localhost"],
+            "ready_timeout": "1500ms"
+        }))
+        .unwrap();
+        assert_eq!((new.name.as_str(), new.tenant.as_str(), new.description.as_str()), ("shop", "default", "The shop"));
+        assert_eq!((new.tags.len(), new.disk_mb, new.io.burst_ops), (2, Some(4096), Some(200)));
+        assert_eq!(new.default_size.as_deref(), Some("shared-cpu-2x"));
+        assert_eq!(new.egress.unwrap().mode, wakeful_model::EgressMode::DenyAll);
+        let words = |list: &[&str]| Some(list.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+        assert_eq!(
+            new.asked,
+            Asked {
+                user: Some("app".into()),
+                workdir: Some("/srv".into()),
+                env: [("A".to_owned(), "1".to_owned())].into(),
+                start: words(&["/bin/sh", "-c", "serve --port 80"]),
+                ready: words(&["curl", "-f", "localhost"]),
+                ready_seconds: Some(2),
+            }
+        );
+    }
+
+    #[test]
+    fn nothing_need_be_said() {
+        let new = with(&json!({"start": [], "tags": null})).unwrap();
+        assert_eq!(new.asked, Asked { start: Some(Vec::new()), ..Asked::default() });
+        assert!(new.tags.is_empty() && new.egress.is_none() && !new.io.any() && new.disk_mb.is_none());
+    }
+
     #[test]
     fn requests() {
-        let new =
-            read(json!({"name": "py", "source": {"kind": "debian", "suite": "bookworm", "packages": ["python3"]}}));
-        let TemplateSource::Debian { suite, packages } = new.unwrap().source else { panic!("of packages") };
-        assert_eq!((suite.as_str(), packages), ("bookworm", vec!["python3".to_owned()]));
         for (body, code, field) in [
             (json!({}), Code::MissingField, "name"),
             (json!({"name": 1}), Code::InvalidName, "name"),
             (json!({"name": "x"}), Code::MissingField, "source"),
-            (json!({"name": "x", "source": "debian"}), Code::InvalidField, "source"),
-            (json!({"name": "x", "source": {}}), Code::MissingField, "source.kind"),
-            (json!({"name": "x", "source": {"kind": "image"}}), Code::InvalidField, "source.kind"),
-            (json!({"name": "x", "source": {"kind": "debian"}}), Code::MissingField, "source.suite"),
-            (
-                json!({"name": "x", "source": {"kind": "debian", "suite": "s", "packages": "a,b"}}),
-                Code::InvalidField,
-                "source.packages",
-            ),
+            (json!({"name": "x", "source": {"kind": "image"}}), Code::MissingField, "source.reference"),
             (json!({"name": "x", "source": {"kind": "debian", "image": "s"}}), Code::UnknownField, "source.image"),
         ] {
             let problem = read(body.clone()).map(|_| ()).unwrap_err();
             assert_eq!((problem.code(), problem.field_name()), (code, Some(field)), "{body}");
+        }
+        for (extra, code, field) in [
+            (json!({"tags": "a"}), Code::InvalidField, "tags"),
+            (json!({"tags": [1]}), Code::InvalidField, "tags"),
+            (json!({"description": ["a"]}), Code::InvalidField, "description"),
+            (json!({"default_size": 1}), Code::InvalidSize, "default_size"),
+            (json!({"env": {"A-B": "x"}}), Code::InvalidField, "env"),
+            (json!({"egress": {"mode": "maybe"}}), Code::InvalidEgress, "egress.mode"),
+            (json!({"egress": {"ports": []}}), Code::UnknownField, "egress.ports"),
+            (json!({"disk_mb": -1}), Code::InvalidSize, "disk_mb"),
+            (json!({"disk_mb": "4G"}), Code::InvalidSize, "disk_mb"),
+            (json!({"io": {"ops_per_sec": 0}}), Code::InvalidField, "io.ops_per_sec"),
+            (json!({"io": {"burst_mbps": 1}}), Code::InvalidField, "io.burst_mbps"),
+            (json!({"io": {"iops": 1}}), Code::UnknownField, "io.iops"),
+            (json!({"user": ""}), Code::InvalidField, "user"),
+            (json!({"user": 0}), Code::InvalidField, "user"),
+            (json!({"workdir": "srv"}), Code::InvalidField, "workdir"),
+            (json!({"workdir": ""}), Code::InvalidField, "workdir"),
+            (json!({"start": ""}), Code::InvalidField, "start"),
+            (json!({"start": {"cmd": "x"}}), Code::InvalidField, "start"),
+            (json!({"ready": [1]}), Code::InvalidField, "ready"),
+            (json!({"ready_timeout": "0s"}), Code::InvalidDuration, "ready_timeout"),
+            (json!({"ready_timeout": "999ms"}), Code::InvalidDuration, "ready_timeout"),
+            (json!({"ready_timeout": "601s"}), Code::InvalidDuration, "ready_timeout"),
+            (json!({"ready_timeout": "soon"}), Code::InvalidDuration, "ready_timeout"),
+            (json!({"colour": "red"}), Code::UnknownField, "colour"),
+        ] {
+            let problem = with(&extra).map(|_| ()).unwrap_err();
+            assert_eq!((problem.code(), problem.field_name()), (code, Some(field)), "{extra}");
+        }
+        for good in [json!({"ready_timeout": "1s"}), json!({"ready_timeout": 600})] {
+            assert!(with(&good).is_ok(), "{good}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use wakeful_api_types as wire;
-use wakeful_lifecycle::{BuildLine, Defaults, RuntimeInfo, SandboxView, SnapshotView};
+use wakeful_lifecycle::{BuildLine, Defaults, RuntimeInfo, SandboxView, SnapshotView, Usage};
 use wakeful_model::{Op, SIZES, State, Template};
 
 fn instant(at: Option<Timestamp>) -> Option<wire::Instant> {
@@ -158,12 +158,31 @@ pub(crate) fn template(row: Template) -> wire::Template {
 
 /// A line of a build's log.
 pub(crate) fn build_line(line: BuildLine) -> wire::BuildEvent {
-    wire::BuildEvent::Progress { at: line.at.into(), step: line.step, fraction: line.fraction, line: line.line }
+    let layer = line.layer.map(|layer| wire::BuildLayer {
+        number: layer.number,
+        count: layer.count,
+        digest: layer.digest,
+        done: layer.done,
+        total: layer.total,
+    });
+    wire::BuildEvent::Progress { at: line.at.into(), step: line.step, fraction: line.fraction, line: line.line, layer }
 }
 
 /// The last line of a build's log.
 pub(crate) fn build_end(row: Template) -> wire::BuildEvent {
     wire::BuildEvent::End { status: row.status, build_error: row.build_error.map(build_error) }
+}
+
+/// What lies in the data directory.
+pub(crate) fn usage(usage: Usage) -> wire::Usage {
+    let kinds = usage.kinds.into_iter().map(|space| wire::Space {
+        kind: space.kind.to_owned(),
+        count: space.count,
+        bytes: space.bytes,
+        apparent_bytes: space.apparent_bytes,
+        reclaimable_bytes: space.reclaimable_bytes,
+    });
+    wire::Usage { kinds: kinds.collect(), free_bytes: usage.free_bytes, total_bytes: usage.total_bytes }
 }
 
 /// A runtime.

@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, doctor, fsck, key, sandbox, serve, setup, snapshot, suspend_all, template, tenant,
+    bench, completions, df, doctor, fsck, key, sandbox, serve, setup, snapshot, suspend_all, template, tenant,
 };
 use crate::overview;
 
@@ -70,6 +70,7 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     Setup(setup::Setup),
     Doctor(doctor::Doctor),
+    Df(df::Df),
     Fsck(fsck::Fsck),
     SuspendAll(suspend_all::SuspendAll),
     Bench(bench::Bench),
@@ -98,9 +99,14 @@ Examples:
     /// Build and list templates
     #[command(subcommand, visible_alias = "templates", arg_required_else_help = true)]
     #[command(after_help = "\
+NAME is a template's name, NAME:TAG one of its tags; an id will do too.
+
 Examples:
   wakeful template list
-  wakeful template create tools --debian bookworm --packages git,make")]
+  wakeful template create py --image python:3.12
+  wakeful template create shop --dockerfile .
+  wakeful template rebuild shop --context .
+  wakeful template logs -f shop")]
     Template(template::Command),
     /// Make, list and delete API keys
     #[command(subcommand, arg_required_else_help = true)]

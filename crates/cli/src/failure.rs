@@ -171,6 +171,10 @@ fn advice(code: Code) -> Option<String> {
     Some(match code {
         Code::TemplateNotFound => "`wakeful template list` shows the templates; `wakeful setup` builds the first ones".into(),
         Code::TemplateNotReady => "`wakeful template list` shows how far it is".into(),
+        Code::BuildInProgress => {
+            "`wakeful template logs -f NAME` shows the build, `wakeful template cancel NAME` ends it".into()
+        }
+        Code::NoBuild => "`wakeful template show NAME` tells how its last build ended".into(),
         Code::SnapshotNotFound => "`wakeful snapshot list` shows the snapshots".into(),
         Code::SandboxNotFound => "`wakeful sandbox list` shows the sandboxes".into(),
         Code::SandboxSuspended => "`wakeful sandbox wake ID` wakes it".into(),

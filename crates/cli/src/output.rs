@@ -68,12 +68,16 @@ pub(crate) fn notice(text: &str) -> String {
 }
 
 /// How a failure is told.
-pub(crate) fn error(message: &str, hint: Option<&str>) {
-    let mut out = anstream::stderr().lock();
-    let _ = writeln!(out, "{ERROR}error:{ERROR:#} {message}");
-    if let Some(hint) = hint {
-        let _ = writeln!(out, "\n{HINT}hint:{HINT:#} {hint}");
+pub(crate) fn error(message: &str, advice: Option<&str>) {
+    let _ = writeln!(anstream::stderr().lock(), "{ERROR}error:{ERROR:#} {message}");
+    if let Some(advice) = advice {
+        hint(advice);
     }
+}
+
+/// What to do next.
+pub(crate) fn hint(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "\n{HINT}hint:{HINT:#} {text}");
 }
 
 /// A word of a check's result.

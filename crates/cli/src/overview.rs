@@ -10,7 +10,7 @@ type Groups = &'static [(&'static str, &'static [&'static str])];
 
 const ALL: Groups = &[
     ("Use sandboxes", &["sandbox", "template", "snapshot", "pool"]),
-    ("Run a server", &["setup", "serve", "suspend-all", "doctor", "fsck", "bench"]),
+    ("Run a server", &["setup", "serve", "suspend-all", "doctor", "df", "fsck", "bench"]),
     ("Say who may use it", &["key", "tenant"]),
     ("This program", &["completions"]),
 ];

@@ -6,7 +6,7 @@ use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
 use jiff::Timestamp;
 use wakeful_client::types::{
-    Command, FileEntry, FileType, Instant, Key, Process, Sandbox, Snapshot, Status, Template, Tenant,
+    Command, FileEntry, FileType, Instant, Key, Process, Sandbox, Snapshot, Status, Template, Tenant, Usage,
 };
 use wakeful_daemon::fsck::Finding;
 use wakeful_model::{Mode, TemplateSource};
@@ -40,18 +40,41 @@ pub(crate) fn sandboxes(list: &[Sandbox], now: Timestamp) -> String {
 
 /// The templates.
 pub(crate) fn templates(list: &[Template], now: Timestamp) -> String {
-    let mut table = plain(&["NAME", "STATUS", "SOURCE", "SIZE", "DISK", "AGE"]);
+    let mut table = plain(&["NAME", "TAGS", "STATUS", "SIZE", "SOURCE", "DISK", "BUILT"]);
     for template in list {
         table.add_row([
             template.name.clone(),
+            if template.tags.is_empty() { "-".to_owned() } else { template.tags.join(",") },
             template.status.to_string(),
-            source(&template.source),
             template.default_size.clone(),
+            source(&template.source),
             if template.disk_bytes == 0 { "-".into() } else { bytes(template.disk_bytes) },
-            age(template.created_at, now),
+            template.built_at.map_or_else(|| "-".to_owned(), |at| format!("{} ago", age(at, now))),
         ]);
     }
     render(&table, Some("STATUS"))
+}
+
+/// What lies in a data directory: kind by kind, all of it, and what is free beside it.
+pub(crate) fn usage(usage: &Usage) -> String {
+    let mut table = plain(&["KIND", "COUNT", "SIZE", "APPARENT", "RECLAIMABLE"]);
+    let row = |kind: &str, count: u64, sizes: [u64; 3]| {
+        [vec![kind.to_owned(), count.to_string()], sizes.map(bytes).to_vec()].concat()
+    };
+    let mut all = (0, [0; 3]);
+    for space in &usage.kinds {
+        let sizes = [space.bytes, space.apparent_bytes, space.reclaimable_bytes];
+        table.add_row(row(&space.kind, space.count, sizes));
+        all.0 += space.count;
+        for (sum, size) in all.1.iter_mut().zip(sizes) {
+            *sum += size;
+        }
+    }
+    table.add_row(row("total", all.0, all.1));
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{}\n\n{} free of {}", render(&table, None), bytes(usage.free_bytes), bytes(usage.total_bytes))
 }
 
 /// The snapshots.
@@ -140,9 +163,18 @@ pub(crate) fn files(list: &[FileEntry]) -> String {
 fn command(command: &Command) -> String {
     let typed = match command {
         Command::Shell(line) => line.clone(),
-        Command::Argv(words) => words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
+        Command::Argv(argv) => return words(argv),
     };
-    let line = plain_text(&typed);
+    shortened(&typed)
+}
+
+/// A program and its arguments, as one would type them.
+pub(crate) fn words(argv: &[String]) -> String {
+    shortened(&argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+}
+
+fn shortened(typed: &str) -> String {
+    let line = plain_text(typed);
     match line.char_indices().nth(COMMAND) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.into_owned(),
@@ -328,6 +360,7 @@ fn meaning(word: &str) -> Option<Style> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wakeful_client::types::Space;
 
     #[test]
     fn ages_have_one_unit() {
@@ -376,6 +409,27 @@ mod tests {
         let table = processes(&list, Timestamp::from_second(90).unwrap());
         assert!(table.contains("\x1b[32mrunning\x1b[0m") && table.contains("\x1b[31mexited(137)\x1b[0m"), "{table:?}");
         insta::assert_snapshot!(without_colours(&table));
+    }
+
+    #[test]
+    fn space_is_added_up() {
+        let space = |kind: &str, count, bytes, reclaimable_bytes| Space {
+            kind: kind.into(),
+            count,
+            bytes,
+            apparent_bytes: bytes * 10,
+            reclaimable_bytes,
+        };
+        let kinds = vec![space("sandboxes", 12, 184_320_000, 0), space("build steps", 3, 5_000_000, 4_500_000)];
+        let shown = usage(&Usage { kinds, free_bytes: 70_000_000_000, total_bytes: 100_000_000_000 });
+        insta::assert_snapshot!(without_colours(&shown), @r"
+        KIND         COUNT       SIZE  APPARENT  RECLAIMABLE
+        sandboxes       12  184.32 MB   1.84 GB          0 B
+        build steps      3    5.00 MB  50.00 MB      4.50 MB
+        total           15  189.32 MB   1.89 GB      4.50 MB
+
+        70.00 GB free of 100.00 GB
+        ");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! A key that nobody knows is an error, and so is a value that would fail later: a daemon that starts has a
 //! configuration that makes sense. `serve --print-config` prints [`Config::to_toml`].
 
+mod builds;
 mod sections;
 mod span;
 
@@ -18,8 +19,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use builds::{Builds, Registries};
 pub use sections::{Accel, Defaults, Gvisor, Limits, LogFormat, Network, Pool, Pressure, Qemu, RuntimeChoice, Tls};
 pub use span::Span;
+
+pub(crate) use builds::settings as build_settings;
 
 /// The file that is read when no other is named.
 pub const DEFAULT_FILE: &str = "/etc/wakeful/config.toml";
@@ -134,6 +138,10 @@ pub struct Config {
     pub limits: Limits,
     /// When the host counts as short of memory.
     pub pressure: Pressure,
+    /// How templates are built.
+    pub builds: Builds,
+    /// Where images come from.
+    pub registries: Registries,
     /// Sandbox networks.
     pub network: Network,
     /// Sandboxes made before they are asked for.
@@ -158,6 +166,8 @@ impl Default for Config {
             defaults: Defaults::default(),
             limits: Limits::default(),
             pressure: Pressure::default(),
+            builds: Builds::default(),
+            registries: Registries::default(),
             network: Network::default(),
             pool: Pool::default(),
             qemu: Qemu::default(),
@@ -282,6 +292,8 @@ impl Config {
         checks.extend(self.defaults.check());
         checks.extend(self.limits.check());
         checks.extend(self.pressure.check());
+        checks.extend(self.builds.check());
+        checks.extend(self.registries.check());
         checks.extend(self.network.check());
         checks.extend(self.pool.check());
         checks.extend(self.qemu.check());

@@ -26,8 +26,19 @@ const GRACE: Duration = Duration::from_secs(10);
 /// A build that says nothing for so long has hung.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// Names of the templates that there are from the start.
+/// Names of the templates that come with this program.
 pub const BUILTINS: &[&str] = &wakeful_images::BUILTINS;
+/// Those that are built unless others are named.
+pub const FIRST: &[&str] = &["base", "python"];
+
+/// What the templates that come with this program are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// Packages of the archive that this host has.
+    OfPackages,
+    /// The official images of a registry.
+    OfImages,
+}
 
 /// What is under way.
 #[derive(Clone, Copy, Debug)]
@@ -134,13 +145,14 @@ pub enum Hardened {
 pub async fn setup(
     config: &Config,
     templates: &[String],
+    made: Made,
     hardened: Hardened,
     progress: Listener<'_>,
 ) -> Result<Outcome, Error> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
-    let wanted = templates.iter().map(|name| source(name)).collect::<Result<Vec<_>, _>>()?;
+    let wanted = templates.iter().map(|name| source(name, made)).collect::<Result<Vec<_>, _>>()?;
     let paths = Paths::open(&config.data_dir)?;
 
     progress(Progress { step: "packages", fraction: None, line: None });
@@ -177,9 +189,13 @@ pub async fn setup(
     Ok(Outcome { data_dir: paths.data, kernel, runtimes, templates })
 }
 
-fn source(name: &str) -> Result<(String, TemplateSource), Error> {
-    let spec = wakeful_images::builtin(name).ok_or_else(|| Error::NoBuiltin(name.to_owned()))?;
-    Ok((name.to_owned(), TemplateSource::Debian { suite: spec.suite, packages: spec.packages }))
+fn source(name: &str, made: Made) -> Result<(String, TemplateSource), Error> {
+    let builtin = wakeful_images::builtin(name).ok_or_else(|| Error::NoBuiltin(name.to_owned()))?;
+    let source = match made {
+        Made::OfPackages => TemplateSource::Debian { suite: builtin.debian.suite, packages: builtin.debian.packages },
+        Made::OfImages => TemplateSource::Image { reference: Some(builtin.image), upload: None },
+    };
+    Ok((name.to_owned(), source))
 }
 
 async fn build(
@@ -260,8 +276,11 @@ async fn ensure(
     }
 }
 
+/// A sandbox of these is for its caller's commands: the shell or interpreter that an official image starts is not.
 fn new(name: &str, source: TemplateSource) -> NewTemplate {
-    NewTemplate::new(DEFAULT_TENANT, name, source)
+    let description = wakeful_images::builtin(name).map(|builtin| builtin.description).unwrap_or_default();
+    let asked = wakeful_model::Asked { start: Some(Vec::new()), ..wakeful_model::Asked::default() };
+    NewTemplate { description, asked, ..NewTemplate::new(DEFAULT_TENANT, name, source) }
 }
 
 #[cfg(test)]
@@ -271,8 +290,10 @@ mod tests {
     #[test]
     fn every_builtin_has_a_source() {
         for name in BUILTINS {
-            assert_eq!(source(name).unwrap().0, *name);
+            assert_eq!(source(name, Made::OfPackages).unwrap().0, *name);
+            assert!(matches!(source(name, Made::OfImages).unwrap().1, TemplateSource::Image { .. }));
         }
-        assert!(matches!(source("nosuch"), Err(Error::NoBuiltin(name)) if name == "nosuch"));
+        assert!(FIRST.iter().all(|name| BUILTINS.contains(name)));
+        assert!(matches!(source("nosuch", Made::OfPackages), Err(Error::NoBuiltin(name)) if name == "nosuch"));
     }
 }

@@ -107,6 +107,7 @@ impl Taken {
             runtime: Arc::new(Runtimes::new(config, &self.paths)?),
             defaults: defaults(config),
             network: network.clone(),
+            builds: config::build_settings(&config.builds, &config.registries),
             clock: wakeful_lifecycle::Clock::default(),
             witness: None,
         })

@@ -86,7 +86,13 @@ pub(crate) async fn launch(
     source: Source<'_>,
 ) -> Result<Arc<QemuEngine>, Error> {
     let mut made = Made::default();
-    if matches!(source, Source::Golden { .. }) {
+    let first = match source {
+        Source::Golden { .. } => true,
+        // What was never run has no disk yet.
+        Source::Boot { .. } => !place.data.join(OVERLAY).exists(),
+        Source::Clone { .. } | Source::Wake { .. } => false,
+    };
+    if first {
         make_overlay(&mut made, &place.data.join(OVERLAY), machine.disk_mb).await?;
     }
     let (job, owned) = (Job::from(source), (host.clone(), place.clone(), base.to_owned()));

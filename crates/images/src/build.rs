@@ -1,16 +1,10 @@
-//! The build: a list of steps, each of which can be repeated.
+//! The build from Debian packages: a list of steps, each of which can be repeated.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
-use serde::{Deserialize, Serialize};
-
-use crate::workplace::Workplace;
-use crate::{DebianSpec, Error, Event, Log, bootstrap, ext4};
-
-/// Name of the image in its directory.
-pub(crate) const FILE: &str = "base.ext4";
+use crate::draft::{Base, Draft};
+use crate::{DebianSpec, Error, Event, Log, bootstrap};
 
 /// Where a build works and where its result goes. `work` and `bases` must be on one file system.
 #[derive(Clone, Copy, Debug)]
@@ -21,23 +15,6 @@ pub struct Places<'a> {
     pub bases: &'a Path,
     /// Keeps downloaded packages and package lists for the next build. Builds may share it.
     pub cache: &'a Path,
-}
-
-/// A finished image, and how commands run on it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Base {
-    /// BLAKE3 of the image, in hex.
-    pub digest: String,
-    /// The image. Shared by all sandboxes on it: it is never written.
-    pub path: PathBuf,
-    /// What it takes of the disk.
-    pub bytes: u64,
-    /// Who runs commands.
-    pub user: String,
-    /// Where commands run.
-    pub workdir: String,
-    /// Their environment.
-    pub env: BTreeMap<String, String>,
 }
 
 /// Builds the image of `spec`.
@@ -54,15 +31,19 @@ pub async fn build(spec: &DebianSpec, places: &Places<'_>, log: &dyn Log) -> Res
     spec.check()?;
     let reporter = Reporter::new(log);
     let sources = check(spec, &reporter).await?;
-    let workplace = Workplace::make(places.work)?;
-    let built = in_workplace(spec, &sources, places, workplace.path(), &reporter).await;
+    let draft = Draft::begin(places.work)?;
+    reporter.step(bootstrap::STEP, 0.05, 0.85);
+    let built = match bootstrap::run(spec, &sources, draft.dir(), places.cache, &reporter).await {
+        Ok(()) => draft.seal(places.bases, &reporter, (0.85, 0.95)).await,
+        Err(error) => Err(error),
+    };
     match built {
         // thousands of files may take seconds to unlink on a busy disk, and nobody waits for them
         Ok(_) => {
-            drop(workplace);
+            drop(draft);
             reporter.done();
         }
-        Err(_) => workplace.clear().await,
+        Err(_) => draft.abandon().await,
     }
     built
 }
@@ -93,40 +74,6 @@ fn for_suite(sources: &[String], suite: &str) -> Result<Vec<String>, Error> {
     Err(Error::InvalidSuite { suite: suite.to_owned(), available })
 }
 
-async fn in_workplace(
-    spec: &DebianSpec,
-    sources: &[String],
-    places: &Places<'_>,
-    work: &Path,
-    reporter: &Reporter<'_>,
-) -> Result<Base, Error> {
-    reporter.step(bootstrap::STEP, 0.05, 0.85);
-    bootstrap::run(spec, sources, work, places.cache, reporter).await?;
-
-    reporter.step(ext4::STEP, 0.85, 0.95);
-    let made = work.join("base");
-    std::fs::create_dir(&made).map_err(Error::io("make", &made))?;
-    ext4::make(&work.join("root"), &made.join(FILE), reporter).await?;
-
-    const STEP: &str = "digest";
-    reporter.step(STEP, 0.95, 1.0);
-    let bases = places.bases.to_owned();
-    let sealed = tokio::task::spawn_blocking(move || {
-        let (digest, bytes) = ext4::seal(&made.join(FILE)).map_err(Error::io("read", made.join(FILE)))?;
-        let place = bases.join(&digest);
-        ext4::place(&made, &place).map_err(Error::io("place the image at", &place))?;
-        Ok((digest, bytes, place.join(FILE)))
-    });
-    let stopped = |_| Err(Error::Step { step: STEP, detail: "the task was stopped".to_owned() });
-    let (digest, bytes, path) = sealed.await.unwrap_or_else(stopped)?;
-    reporter.line(None, &digest);
-
-    let workdir = if spec.user == "root" { "/root".to_owned() } else { format!("/home/{}", spec.user) };
-    let env = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];
-    let env = env.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-    Ok(Base { digest, path, bytes, user: spec.user.clone(), workdir, env })
-}
-
 /// Tells the log where the build is: a step has a share of the whole, and may tell how far it is itself.
 pub(crate) struct Reporter<'a> {
     log: &'a dyn Log,
@@ -134,7 +81,7 @@ pub(crate) struct Reporter<'a> {
 }
 
 impl<'a> Reporter<'a> {
-    fn new(log: &'a dyn Log) -> Self {
+    pub(crate) fn new(log: &'a dyn Log) -> Self {
         Self { log, now: Mutex::new(("check", 0.0, 0.0)) }
     }
 
@@ -142,7 +89,7 @@ impl<'a> Reporter<'a> {
         *self.now.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn step(&self, step: &'static str, from: f32, to: f32) {
+    pub(crate) fn step(&self, step: &'static str, from: f32, to: f32) {
         *self.now.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = (step, from, to);
         self.log.event(Event { step, fraction: Some(from), line: "" });
     }
@@ -154,7 +101,7 @@ impl<'a> Reporter<'a> {
         self.log.event(Event { step, fraction, line });
     }
 
-    fn done(&self) {
+    pub(crate) fn done(&self) {
         self.log.event(Event { step: self.at().0, fraction: Some(1.0), line: "" });
     }
 }

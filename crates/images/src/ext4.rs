@@ -51,7 +51,17 @@ pub(crate) async fn make(root: &Path, image: &Path, reporter: &Reporter<'_>) -> 
         .deadline(DEADLINE)
         .follow(&|line| reporter.line(None, line))
         .await
+        .map_err(Error::step_of(STEP))?;
+    // For repairs that nobody makes; inside, it would be a directory that no image has.
+    Program::new("debugfs")
+        .args(["-w", "-R", "rmdir lost+found"])
+        .arg(image)
+        .env("E2FSPROGS_FAKE_TIME", "1")
+        .deadline(DEADLINE)
+        .text()
+        .await
         .map_err(Error::step_of(STEP))
+        .map(drop)
 }
 
 /// Walks a tree without following links.
@@ -108,7 +118,7 @@ pub(crate) fn place(made: &Path, place: &Path) -> io::Result<()> {
     File::open(made)?.sync_all()?;
     match fs::rename(made, place) {
         Ok(()) => File::open(parent)?.sync_all(),
-        Err(_) if place.join(crate::build::FILE).is_file() => Ok(()),
+        Err(_) if place.join(crate::draft::FILE).is_file() => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -134,13 +144,13 @@ mod tests {
         let make = |name: &str, text: &str| {
             let made = dir.path().join(name);
             fs::create_dir(&made).unwrap();
-            fs::write(made.join(crate::build::FILE), text).unwrap();
+            fs::write(made.join(crate::draft::FILE), text).unwrap();
             made
         };
         let place_at = dir.path().join("bases/d1");
         place(&make("x", "first"), &place_at).unwrap();
         place(&make("y", "second"), &place_at).unwrap();
-        assert_eq!(fs::read_to_string(place_at.join(crate::build::FILE)).unwrap(), "first");
+        assert_eq!(fs::read_to_string(place_at.join(crate::draft::FILE)).unwrap(), "first");
     }
 
     #[test]

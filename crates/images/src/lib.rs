@@ -1,6 +1,7 @@
 //! Root file systems into read-only bases.
 //!
-//! A template begins as a list of Debian packages and ends as one ext4 image that every sandbox of it shares, named by
+//! A template begins as a list of Debian packages, or as a directory that somebody else fills ([`Draft`]: the layers of an
+//! image, the tree of a sandbox), and ends as one ext4 image that every sandbox of it shares, named by
 //! the digest of its bytes. Nothing is mounted on the host: `mke2fs -d` fills the image from a directory, and what
 //! mmdebstrap mounts lives in a mount and pid namespace of its own, which ends with it.
 //!
@@ -16,15 +17,19 @@
 
 mod bootstrap;
 mod build;
+mod builtin;
+mod draft;
 mod error;
 mod ext4;
 mod log;
 mod spec;
 mod workplace;
 
-pub use build::{Base, Places, build};
+pub use build::{Places, build};
+pub use builtin::{BUILTINS, Builtin, builtin};
+pub use draft::{Base, Draft};
 pub use error::Error;
 pub use ext4::is_intact;
 pub use log::{Event, Log};
-pub use spec::{BUILTINS, DebianSpec, builtin};
+pub use spec::{DEBIAN_ENV, DebianSpec};
 pub use workplace::clear_leftovers;

@@ -1,22 +1,19 @@
-//! What to build, and the templates that come with the house.
+//! What to build of Debian packages.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// Names of the built-in templates.
-pub const BUILTINS: [&str; 2] = ["base", "python"];
-
 /// What every image has beside Debian's essential packages, since commands and users count on it. `mount` and `tzdata`
 /// belong to Debian's own minimal system; `usr-is-merged` stands in for `usrmerge`, which would bring all of perl.
 pub(crate) const COMMON: &[&str] = &["usr-is-merged", "ca-certificates", "mount", "procps", "sudo", "tzdata"];
 
-const BASE: &[&str] = &["curl", "iproute2"];
-/// `pip` refuses to touch Debian's own Python, so `venv` belongs to it.
-const PYTHON: &[&str] = &["curl", "iproute2", "python3", "python3-pip", "python3-venv"];
-
 /// Most packages that one template may name.
 const PACKAGES: usize = 1000;
+
+/// Variables of every command on Debian.
+pub const DEBIAN_ENV: [(&str, &str); 2] =
+    [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];
 
 /// A template made of Debian packages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +59,12 @@ impl DebianSpec {
         Ok(())
     }
 
+    /// Where commands run.
+    #[must_use]
+    pub fn workdir(&self) -> String {
+        if self.user == "root" { "/root".to_owned() } else { format!("/home/{}", self.user) }
+    }
+
     /// All packages beside the essential ones, each once, in a fixed order.
     pub(crate) fn all_packages(&self) -> Vec<&str> {
         let mut all: Vec<&str> = COMMON.iter().copied().chain(self.packages.iter().map(String::as_str)).collect();
@@ -71,28 +74,9 @@ impl DebianSpec {
     }
 }
 
-/// The built-in template of this name.
-#[must_use]
-pub fn builtin(name: &str) -> Option<DebianSpec> {
-    let packages = match name {
-        "base" => BASE,
-        "python" => PYTHON,
-        _ => return None,
-    };
-    Some(DebianSpec::new("bookworm", packages))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn builtins_are_sound() {
-        for name in BUILTINS {
-            builtin(name).expect("it is in the list").check().unwrap();
-        }
-        assert_eq!(builtin("nosuch"), None);
-    }
 
     #[test]
     fn bad_names_are_refused() {

@@ -28,6 +28,12 @@ pub enum Error {
     /// The name is in use.
     #[error("there is a template {0:?} already")]
     NameTaken(String),
+    /// One at a time.
+    #[error("template {0:?} is being built")]
+    BuildInProgress(String),
+    /// There is nothing to cancel.
+    #[error("template {0:?} is not being built")]
+    NoBuild(String),
     /// There is no such tenant.
     #[error("there is no tenant {0:?}")]
     TenantNotFound(String),
@@ -201,6 +207,8 @@ impl Error {
             Self::TemplateNotFound(_) => Code::TemplateNotFound,
             Self::SnapshotNotFound(_) => Code::SnapshotNotFound,
             Self::TemplateNotReady { .. } => Code::TemplateNotReady,
+            Self::BuildInProgress(_) => Code::BuildInProgress,
+            Self::NoBuild(_) => Code::NoBuild,
             Self::SharedTemplate(_) => Code::Forbidden,
             Self::NameTaken(_) | Self::TenantNameTaken(_) | Self::SnapshotNameTaken(_) => Code::NameTaken,
             Self::TenantNotFound(_) => Code::TenantNotFound,
@@ -250,6 +258,8 @@ impl Error {
             Self::WrongTenant(_) | Self::SharedTemplate(_) => Kind::Denied,
             Self::Invalid { .. } | Self::Guest { .. } => Kind::Invalid,
             Self::TemplateNotReady { .. }
+            | Self::BuildInProgress(_)
+            | Self::NoBuild(_)
             | Self::NameTaken(_)
             | Self::TenantNameTaken(_)
             | Self::SnapshotNameTaken(_)
@@ -305,6 +315,7 @@ impl Error {
                 Some("suspend a sandbox that runs, or ask for a smaller one".into())
             }
             Self::QuotaExceeded { .. } => Some("destroy a sandbox that is no longer needed".into()),
+            Self::BuildInProgress(_) => Some("wait for its end, or cancel it".into()),
             Self::TemplateNotReady { name, .. } => Some(format!("GET /v1/templates/{name} tells how far it is")),
             Self::InsufficientCapacity { fits: Some(size), .. } => Some(format!("size {size} would fit")),
             Self::RuntimeUnavailable(_) => Some("wakeful doctor shows what is missing".into()),

@@ -66,7 +66,7 @@ pub(crate) fn empty(trash: &Path) -> io::Result<()> {
         let removed =
             if path.is_dir() && !path.is_symlink() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         // Who put it there may remove it at the same time.
-        removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+        gone(removed)?;
     }
     Ok(())
 }
@@ -86,12 +86,17 @@ pub(crate) fn to_trash(path: &Path, trash: &Path) -> io::Result<Option<PathBuf>>
     }
 }
 
-/// Removes a directory where it is; fine if it is not there.
-pub(crate) fn remove_dir(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
+/// What removing something that is not there comes to.
+pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Removes a directory where it is; fine if it is not there.
+pub(crate) fn remove_dir(path: &Path) -> io::Result<()> {
+    gone(fs::remove_dir_all(path))
 }
 
 /// Disk blocks of a file, or of all files directly in a directory; 0 if it is not there.

@@ -78,7 +78,7 @@ impl Inner {
         workdir: &str,
         machine: Machine,
     ) -> Result<Arc<Golden>, Error> {
-        let dir = self.layout.golden(template, machine, &driver.engine().golden_key);
+        let dir = self.layout.golden(template, machine, &driver.engine().golden_key, base);
         let cell = self.goldens.cell(&dir);
         let golden = cell
             .get_or_try_init(|| async {

@@ -72,8 +72,15 @@ impl Layout {
         self.golden_root().join(template.as_str())
     }
 
-    pub(crate) fn golden(&self, template: &TemplateId, machine: Machine, key: &str) -> PathBuf {
-        self.golden_of(template).join(machine.to_string()).join(key)
+    /// By what was booted, too: after a rebuild sandboxes of the old base still stand on theirs.
+    pub(crate) fn golden(&self, template: &TemplateId, machine: Machine, key: &str, base: &str) -> PathBuf {
+        self.golden_of(template).join(machine.to_string()).join(Self::golden_name(key, base))
+    }
+
+    /// Name of a golden snapshot's directory.
+    pub(crate) fn golden_name(key: &str, base: &str) -> String {
+        let short: String = base.chars().take(16).collect();
+        format!("{key}-{short}")
     }
 
     pub(crate) fn build(&self, template: &TemplateId) -> PathBuf {
@@ -82,6 +89,25 @@ impl Layout {
 
     pub(crate) fn builds(&self) -> PathBuf {
         self.data.join("builds")
+    }
+
+    /// Disks of builds' steps.
+    pub(crate) fn layers(&self) -> PathBuf {
+        self.data.join("layers")
+    }
+
+    /// Which base came of which image.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.data.join("images")
+    }
+
+    /// Layers of images as registries have them.
+    pub(crate) fn blobs(&self) -> PathBuf {
+        self.data.join("blobs")
+    }
+
+    pub(crate) fn uploads(&self) -> PathBuf {
+        self.data.join("uploads")
     }
 
     pub(crate) fn package_cache(&self) -> PathBuf {

@@ -24,7 +24,7 @@ use crate::network::{Network, Uplinks};
 use crate::owner::{self, Ask, Handle, Reply};
 use crate::registry::Registry;
 use crate::snapshots::Holds;
-use crate::templates::Builds;
+use crate::templates::{BuildSettings, Builds};
 use crate::view::{Live, SandboxView};
 use crate::witness::Witness;
 use crate::{Error, Layout, NewSandbox, busy, files, ops, recover};
@@ -109,6 +109,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// What gives guests a network; without it their cards end nowhere.
     pub network: Option<Network>,
+    /// How templates are built.
+    pub builds: BuildSettings,
     /// What time it is.
     pub clock: Clock,
     /// Who looks on; a test.
@@ -241,7 +243,7 @@ impl Lifecycle {
             owners: Mutex::default(),
             goldens: Goldens::default(),
             holds: Holds::default(),
-            builds: Builds::default(),
+            builds: Builds::new(config.builds),
             turns: Turns::default(),
             news: News::default(),
             metrics: Metrics::default(),
@@ -261,6 +263,9 @@ impl Lifecycle {
                     () = tokio::time::sleep(TOMBSTONE_SWEEP) => {}
                 }
                 idempotency::sweep(&sweeper).await;
+                if let Err(error) = sweeper.tidy().await {
+                    warn!(error = error_chain(&error), "could not remove what builds and templates left");
+                }
                 let Ok(before) = sweeper.now().checked_sub(sweeper.defaults.tombstone) else { continue };
                 if let Err(error) = sweeper.store.forget_destroyed(before).await {
                     warn!(error = error_chain(&error), "could not forget old tombstones");

@@ -161,7 +161,7 @@ impl Uplinks {
     }
 
     /// Somebody answers the slot's names, and it is known by its sandbox.
-    fn keep(&self, network: &Network, row: &Sandbox, slot: Slot, rules: Rules) -> io::Result<()> {
+    fn keep(&self, network: &Network, id: &SandboxId, slot: Slot, rules: Rules) -> io::Result<()> {
         let at = |port| SocketAddrV4::new(card::GATEWAY, port);
         let sockets = Sockets {
             dns_udp: slot.bind_udp(at(53))?,
@@ -171,19 +171,24 @@ impl Uplinks {
         let gate = Arc::new(SlotGate(slot.clone()));
         let keeper = Gatekeeper::start(sockets, rules, gate, Arc::clone(&network.upstream), Limits::default())?;
         let uplink = Uplink { slot, keeper: tokio::sync::Mutex::new(Some(keeper)) };
-        self.plugged().insert(row.id.clone(), Arc::new(uplink));
+        self.plugged().insert(id.clone(), Arc::new(uplink));
         Ok(())
     }
 
     /// A slot for a sandbox that is about to run. Its rules come into force beside the start of its engine: before the
     /// guest runs, they must be [settled](Self::settled).
     pub(crate) async fn plug(&self, row: &Sandbox) -> Result<Card, Error> {
+        self.plug_as(&row.id, &row.egress).await
+    }
+
+    /// The same for one that has no row.
+    pub(crate) async fn plug_as(&self, id: &SandboxId, egress: &Egress) -> Result<Card, Error> {
         let Some(network) = &self.network else { return Ok(Card::Unplugged) };
-        self.unplug(&row.id).await;
-        let rules = row.egress.rules();
-        let slot = network.slots.take(row.id.bare(), wakeful_net::Kind::Tap, &rules).await?;
+        self.unplug(id).await;
+        let rules = egress.rules();
+        let slot = network.slots.take(id.bare(), wakeful_net::Kind::Tap, &rules).await?;
         let tap = slot.take_tap();
-        if let Err(error) = self.keep(network, row, slot.clone(), rules) {
+        if let Err(error) = self.keep(network, id, slot.clone(), rules) {
             slot.release().await;
             return Err(Error::Io { doing: "answer a sandbox's names".to_owned(), source: error });
         }
@@ -203,7 +208,7 @@ impl Uplinks {
         let adopted = async {
             let Some(slot) = network.slots.adopt(row.id.bare()).await? else { return Ok(false) };
             slot.apply(&rules).await?;
-            self.keep(network, row, slot, rules)
+            self.keep(network, &row.id, slot, rules)
                 .map_err(|source| Error::Io { doing: "answer a sandbox's names".to_owned(), source })?;
             Ok::<_, Error>(true)
         };

@@ -67,11 +67,12 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
         .filter(|name| !known.contains(name.as_str()))
         .map(|name| inner.layout.sandboxes().join(name))
         .collect();
-    let (trash, golden) = (inner.layout.trash(), inner.layout.golden_root());
+    let (trash, golden, layers) = (inner.layout.trash(), inner.layout.golden_root(), inner.layout.layers());
     files::blocking("remove what belongs to no sandbox", move || {
         // golden/<template>/<machine>/new-…: snapshots that were being made.
         let snapshots = children(golden).into_iter().flat_map(children).flat_map(children);
-        let half_made = snapshots.filter(|dir| dir.file_name().is_some_and(is_half_made));
+        // layers/new-…: a step's disk.
+        let half_made = snapshots.chain(children(layers)).filter(|dir| dir.file_name().is_some_and(is_half_made));
         for stray in strays.into_iter().chain(half_made) {
             files::discard_dir(&stray, &trash)?;
         }
@@ -105,7 +106,8 @@ pub(crate) async fn forget_unused(inner: &Inner) -> Result<(), Error> {
     files::blocking("forget golden snapshots of earlier engines", move || {
         // golden/<template>/<machine>/<key>
         for dir in children(root).into_iter().flat_map(children).flat_map(children) {
-            let stale = |name: &std::ffi::OsStr| name != key.as_str() && !is_half_made(name);
+            let ours = format!("{key}-");
+            let stale = |name: &std::ffi::OsStr| !name.to_string_lossy().starts_with(&ours) && !is_half_made(name);
             if dir.file_name().is_some_and(stale) && !mapped.contains(&dir) {
                 files::discard_dir(&dir, &trash)?;
             }

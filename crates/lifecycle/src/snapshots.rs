@@ -119,14 +119,14 @@ impl Inner {
     }
 
     /// Removes a snapshot's row, then its files; a template that only waited for it goes too.
-    async fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<(), Error> {
+    pub(crate) async fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<(), Error> {
         let _nobody = self.holds.of(&snapshot.id).write_owned().await;
         self.store.remove_snapshot(&snapshot.id).await?;
         point(Point::SnapshotRemoved);
         let (dir, trash) = (self.layout.snapshot(&snapshot.id), self.layout.trash());
         files::blocking("remove a snapshot's files", move || files::discard_dir(&dir, &trash)).await?;
         self.holds.forget(&snapshot.id);
-        self.collect_template(&snapshot.content.template_id).await
+        self.collect_after(&snapshot.content.template_id, &snapshot.content.base).await
     }
 
     /// After a crash: forks that were under way have no use for their copies any more, and what no row names goes.

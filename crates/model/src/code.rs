@@ -42,6 +42,8 @@ pub enum Code {
     ProcessNotFound,
     // 409
     TemplateNotReady,
+    BuildInProgress,
+    NoBuild,
     NameTaken,
     NotEphemeral,
     NotRunning,

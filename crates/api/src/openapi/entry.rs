@@ -77,7 +77,8 @@ impl Entry {
     fn new(method: HttpMethod, path: &'static str, id: &str, summary: &str) -> Self {
         let tag = path.trim_start_matches("/v1").split('/').nth(1).filter(|_| path.starts_with("/v1"));
         let tag = match tag.unwrap_or("server") {
-            "info" => "server",
+            "info" | "prune" | "df" => "server",
+            "uploads" => "templates",
             "sandboxes" => match path.split('/').nth(4).unwrap_or("") {
                 "files" => "files",
                 "execute" | "processes" | "pty" => "processes",

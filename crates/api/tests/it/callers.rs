@@ -104,9 +104,14 @@ const TABLE: &[Line] = &[
     ),
     line("GET /v1/templates/{name}", TemplateRead, &[200], 404),
     line("GET /v1/templates/{name}/logs", TemplateRead, &[200], 404),
-    line("POST /v1/templates/{name}/rebuild", TemplateWrite, &[], 0),
+    // It is made of packages: another upload is refused, and nothing is built here.
+    with("POST /v1/templates/{name}/rebuild", TemplateWrite, r#"{"upload":"upl_aaaaaaaaaaaaaaaaaaaa"}"#, &[400], 404),
+    line("POST /v1/templates/{name}/cancel", TemplateWrite, &[409], 404),
+    with("POST /v1/uploads", TemplateWrite, "bytes", &[201], 201),
     // After everything that looks at it.
     line("DELETE /v1/templates/{name}", TemplateWrite, &[204, 404], 404),
+    with("POST /v1/prune", Admin, r#"{"unused":"1d"}"#, &[200], 0),
+    line("GET /v1/df", Admin, &[200], 0),
     line("GET /v1/pool", Admin, &[], 0),
     line("PUT /v1/pool/{template}/{size}", Admin, &[], 0),
     line("GET /v1/keys", Admin, &[200], 0),

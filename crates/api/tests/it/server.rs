@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use wakeful_api::ApiConfig;
 use wakeful_client::Client;
 use wakeful_driver::Driver;
-use wakeful_lifecycle::{Clock, Config, Defaults, Layout, Lifecycle, Runtime, RuntimeInfo};
+use wakeful_lifecycle::{BuildSettings, Clock, Config, Defaults, Layout, Lifecycle, Runtime, RuntimeInfo};
 use wakeful_model::{
     Content, Egress, OnExpiry, Policy, Sandbox, SandboxId, Snapshot, SnapshotId, State, Template, TemplateId,
     TemplateSource, TemplateStatus,
@@ -63,6 +63,11 @@ impl Server {
 
     /// With what only some tests need.
     pub(crate) async fn start_with(config: ApiConfig) -> Self {
+        Self::start_building(config, BuildSettings::default()).await
+    }
+
+    /// One that builds like this.
+    pub(crate) async fn start_building(config: ApiConfig, builds: BuildSettings) -> Self {
         let dir = TempDir::new().unwrap();
         let (data, run) = (dir.path().join("data"), dir.path().join("run"));
         std::fs::create_dir(&data).unwrap();
@@ -85,6 +90,7 @@ impl Server {
             runtime: Arc::new(NoEngine),
             defaults: defaults(),
             network: None,
+            builds,
             clock: Clock::default(),
             witness: None,
         };

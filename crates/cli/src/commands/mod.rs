@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod completions;
+pub(crate) mod df;
 pub(crate) mod doctor;
 mod door;
 pub(crate) mod fsck;
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::SuspendAll(args) => finish(one_thread()?, LEFT_BEHIND, args.run(&global)),
         Command::Sandbox(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Snapshot(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
+        Command::Df(args) => finish(one_thread()?, LEFT_BEHIND, args.run(&global)),
         Command::Template(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Key(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Tenant(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),

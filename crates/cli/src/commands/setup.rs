@@ -28,7 +28,7 @@ Run it as root, once. Run again, it only repairs what is missing.
 
 Examples:
   wakeful setup
-  wakeful setup --template base
+  wakeful setup --template node --template go
   wakeful setup --no-templates --data-dir /srv/wakeful
   wakeful setup --systemd                    and run the daemon with the host
   wakeful setup --systemd --print            only show the units")]
@@ -38,9 +38,12 @@ pub(crate) struct Setup {
     /// Build no templates
     #[arg(long, conflicts_with = "template")]
     no_templates: bool,
-    /// Build this template only (repeatable) [default: base and python]
+    /// Build this template only (repeatable): base, python, node, go [default: base and python]
     #[arg(long, value_name = "NAME")]
     template: Vec<String>,
+    /// Make them of the official images of a registry ([registries] default) instead of Debian packages
+    #[arg(long, conflicts_with = "no_templates")]
+    images: bool,
     /// Fetch a newer QEMU from the release's backports if the installed one lets engines write to golden memory
     #[arg(long)]
     hardened: bool,
@@ -71,7 +74,7 @@ impl Setup {
         let verbose = if self.verbose { Verbose::Yes } else { Verbose::No };
         let templates = match (self.no_templates, self.template) {
             (true, _) => Vec::new(),
-            (false, named) if named.is_empty() => setup::BUILTINS.iter().map(|&name| name.to_owned()).collect(),
+            (false, named) if named.is_empty() => setup::FIRST.iter().map(|&name| name.to_owned()).collect(),
             (false, named) => named,
         };
         let steps = Mutex::new(Steps::new(verbose));
@@ -80,7 +83,8 @@ impl Setup {
         };
         let work = async {
             let hardened = if self.hardened { setup::Hardened::Yes } else { setup::Hardened::No };
-            let done = setup::setup(&loaded.config, &templates, hardened, &told).await;
+            let made = if self.images { setup::Made::OfImages } else { setup::Made::OfPackages };
+            let done = setup::setup(&loaded.config, &templates, made, hardened, &told).await;
             let mut steps = steps.lock().expect("no panic while it is held");
             match &done {
                 Ok(outcome) => steps.done(&describe(outcome)),
@@ -163,13 +167,8 @@ async fn ask_daemon(
     let client = server::client_of(url, global, data)?;
     for (name, source) in templates {
         if !is_ready(&client, name).await? {
-            let new = CreateTemplate {
-                name: name.clone(),
-                source: source.clone(),
-                default_size: None,
-                env: std::collections::BTreeMap::new(),
-                egress: None,
-            };
+            let start = Some(wakeful_client::types::Command::Argv(Vec::new()));
+            let new = CreateTemplate { start, ..CreateTemplate::new(name, source.clone()) };
             template::build(&client, &new, verbose).await?;
         }
     }

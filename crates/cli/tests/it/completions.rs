@@ -51,4 +51,8 @@ fn bash_completes() {
     assert_eq!(offered(&["wakeful", "sandbox", "fork", "--id"]), ["--idle-timeout"]);
     assert_eq!(offered(&["wakeful", "snapshot", "s"]), ["show"]);
     assert_eq!(offered(&["wakeful", "sandbox", "create", "--persi"]), ["--persistent"]);
+    assert_eq!(offered(&["wakeful", "template", "c"]), ["create", "cancel"]);
+    assert_eq!(offered(&["wakeful", "template", "create", "--from"]), ["--from-sandbox", "--from-snapshot"]);
+    assert_eq!(offered(&["wakeful", "template", "rebuild", "--con"]), ["--context"]);
+    assert_eq!(offered(&["wakeful", "df", "--js"]), ["--json"]);
 }

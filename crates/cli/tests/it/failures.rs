@@ -52,6 +52,24 @@ fn usage_errors_end_with_2() {
         "sandbox destroy",
         "template create",
         "template create x",
+        "template create --debian bookworm",
+        "template create x --debian bookworm --image python",
+        "template create x --image python --packages git",
+        "template create x --image python --context .",
+        "template create x --debian bookworm --target web",
+        "template create x --image python --image-tag 1",
+        "template create x --image python --start a --no-start",
+        "template create x --image python --ready-timeout soon",
+        "template create x --image python --ops-per-sec many",
+        "template create x --from-sandbox snp_k3v7q2m5x6a4b2c7d5ef",
+        "template create x --from-snapshot nonsense",
+        "template create x --dockerfile . --build-arg NO_SUCH_VARIABLE_HERE",
+        "template rebuild",
+        "template rebuild x --context a --archive b",
+        "template rebuild x --dockerfile b",
+        "template logs",
+        "template cancel",
+        "template prune --unused soon",
         "key create",
         "key create --name x --scope everything",
         "key delete",
@@ -116,9 +134,21 @@ fn an_absent_server_ends_with_69_and_a_hint() {
         "sandbox port-forward ID :80",
         "templates list",
         "template create x --debian bookworm",
+        "template create x --image python:3.12 --no-wait",
+        "template create x --archive /etc/hostname",
+        "template create x --rootfs /etc/apt",
+        "template create x --from-snapshot ID",
+        "template show x",
+        "template rebuild x",
+        "template rebuild x --context /etc/apt",
+        "template logs -f x",
+        "template cancel x",
         "template delete x",
+        "template prune -f",
+        "df",
     ] {
-        let args: Vec<&str> = line.split_whitespace().map(|word| if word == "ID" { ID } else { word }).collect();
+        let id = if line.contains("--from-snapshot") { "snp_k3v7q2m5x6a4b2c7d5ef" } else { ID };
+        let args: Vec<&str> = line.split_whitespace().map(|word| if word == "ID" { id } else { word }).collect();
         let ended = run(&[&["--api-url", url][..], &args].concat());
         assert_eq!(ended.code, 69, "{line}: {}", ended.stderr);
         assert_eq!(ended.stdout, "", "{line}");
@@ -138,6 +168,19 @@ fn local_files_are_looked_at_first() {
     let directory = run(&["--api-url", url, "sandbox", "upload", ID, "/tmp", "/tmp/x"]);
     assert_eq!(directory.code, 1);
     assert!(directory.stderr.contains("is a directory"), "{}", directory.stderr);
+    let dir = tempfile::tempdir().unwrap();
+    let wrong = dir.path().join("Dockerfile");
+    std::fs::write(&wrong, "FROM scratch\nCOPI a b\n").unwrap();
+    let missing = "/nowhere/rootfs";
+    for (flag, path, told) in [
+        ("--rootfs", missing, missing),
+        ("--archive", missing, missing),
+        ("--dockerfile", wrong.to_str().unwrap(), "line 2"),
+    ] {
+        let ended = run(&["--api-url", url, "template", "create", "x", flag, path]);
+        assert_eq!(ended.code, 1, "{}", ended.stderr);
+        assert!(ended.stderr.starts_with("error: ") && ended.stderr.contains(told), "{}", ended.stderr);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use wakeful_model::{Cidr, Size};
 use super::Span;
 
 /// A key and whether its value makes sense.
-type Check = (&'static str, Result<(), String>);
+pub(super) type Check = (&'static str, Result<(), String>);
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $what:literal, $($(#[$variant_doc:meta])* $variant:ident = $text:literal),+ $(,)?) => {
@@ -421,7 +421,7 @@ fn check_size(name: &str) -> Result<(), String> {
     wakeful_model::preset(name).map(|_| ()).map_err(|error| format!("{error}; there are {}", names()))
 }
 
-fn check_absolute(path: Option<&Path>) -> Result<(), String> {
+pub(super) fn check_absolute(path: Option<&Path>) -> Result<(), String> {
     match path {
         Some(path) if !path.is_absolute() => Err(format!("{} is not an absolute path", path.display())),
         _ => Ok(()),

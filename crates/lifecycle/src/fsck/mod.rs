@@ -191,8 +191,13 @@ pub async fn check(scope: &Scope, repair: Repair, tell: Listener<'_>) -> Result<
     let templates = scope.store.templates(None).await?;
     let snapshots = scope.store.snapshots(None).await?;
     let repair = repair == Repair::Yes && scope.database.is_empty();
-    let mut check =
-        Check { scope, repair, tell, report: Report::default(), needed: Needed::of(&rows, &templates, &snapshots) };
+    let mut needed = Needed::of(&rows, &templates, &snapshots);
+    let layout = scope.layout.clone();
+    let cached =
+        files::blocking("look at what builds keep", move || Ok(crate::templates::cache::bases(&layout))).await?;
+    let there = |base: &String| scope.layout.base(base).is_file();
+    needed.bases.extend(cached.into_iter().filter(there));
+    let mut check = Check { scope, repair, tell, report: Report::default(), needed };
     check.report.checked.sandboxes = rows.len() as u64;
     for wrong in &scope.database {
         let remedy = "restore it from a copy; nothing else is repaired until it is sound";

@@ -12,7 +12,7 @@ use tracing::{error, warn};
 use wakeful_driver::{MemoryBase, Part, Place, Source};
 use wakeful_model::{
     Cause, Code, Content, EventType, Fact, Failure, Mode, OnExpiry, Op, OperationId, Outcome, Policy, Sandbox,
-    SandboxId, Size, Snapshot, State, TemplateStatus, Transition, preset,
+    SandboxId, Size, Snapshot, State, Transition, preset,
 };
 
 use super::{event, machine_of, swap};
@@ -38,6 +38,10 @@ pub(crate) type Answer = oneshot::Receiver<Result<Reply, Error>>;
 /// Checks the request against template, defaults and limits, writes the row with its intent, and gives it an owner.
 pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) -> Result<(SandboxId, Answer), Error> {
     let from = inner.origin(&new.tenant, &new.template).await?;
+    // Opened before anybody has to wait for it.
+    inner.driver().await?;
+    // Two that would fit one by one must not both see room; and no base goes between the look at its template and the row.
+    let _turn = inner.admissions.lock().await;
     let content = match &from {
         Some(origin) => of_snapshot(&origin.snapshot, &new)?,
         None => of_template(inner, &new).await?,
@@ -46,8 +50,6 @@ pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) ->
     let row = resolve(inner, id, new, content, parent).await?;
     let id = row.id.clone();
     let (reply, answer) = oneshot::channel();
-    // Two that would fit one by one must not both see room.
-    let _turn = inner.admissions.lock().await;
     inner.check_capacity(u64::from(row.memory_mb), u64::from(row.disk_mb))?;
     tenants::admit(inner, &row).await?;
     point(Point::CreateAdmitted);
@@ -58,9 +60,9 @@ pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) ->
 /// What a new sandbox gets from its template, in the size that was asked for.
 async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Content, Error> {
     let template = inner.find_template(&new.tenant, &new.template).await?;
-    let base = match (template.status, &template.base) {
-        (TemplateStatus::Ready, Some(base)) => base.clone(),
-        (status, _) => return Err(Error::TemplateNotReady { name: template.name, status: status.to_string() }),
+    // One that is being built again has its old base meanwhile.
+    let Some(base) = template.base.clone() else {
+        return Err(Error::TemplateNotReady { name: template.name, status: template.status.to_string() });
     };
     if new.size.is_some() && (new.cpu.is_some() || new.memory_mb.is_some()) {
         return Err(Error::invalid(Code::InvalidCombination, "size", "give either size or cpu and memory_mb"));

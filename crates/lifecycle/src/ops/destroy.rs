@@ -19,7 +19,7 @@ pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, cause: Cau
     match gone(inner, row.clone(), held, cause).await {
         Ok(row) => {
             point(Point::DestroyCommitted);
-            if let Err(error) = inner.collect_template(&row.template_id).await {
+            if let Err(error) = inner.collect_after(&row.template_id, &row.base).await {
                 error!(template_id = %row.template_id, error = error_chain(&error), "could not remove a deleted template's files");
             }
             Finished { row, held: Held::default(), result: Ok(()) }

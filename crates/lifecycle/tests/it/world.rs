@@ -98,6 +98,7 @@ impl World {
                 runtime: Arc::new(SimRuntime(Arc::clone(&self.host))),
                 defaults: defaults(),
                 network: None,
+                builds: wakeful_lifecycle::BuildSettings::default(),
                 clock: self.clock.clone(),
                 witness: Some(Arc::clone(&self.seen) as Arc<_>),
             };

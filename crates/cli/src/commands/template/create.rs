@@ -1,121 +1,75 @@
 //! `wakeful template create`.
 
-use std::time::Duration;
-
 use clap::Args;
-use futures_util::StreamExt;
 use wakeful_client::Client;
-use wakeful_client::types::{BuildEvent, CreateTemplate, Template};
-use wakeful_model::{TemplateSource, TemplateStatus};
 
+use super::follow::{follow, or_leave};
+use super::settings::Settings;
+use super::source::SourceArgs;
 use crate::failure::Failure;
+use crate::interrupt::or_interrupt;
 use crate::output;
-use crate::progress::{Steps, Verbose};
-use crate::values::{EgressArgs, key_value};
+use crate::progress::Verbose;
 
-/// A build that says nothing for so long has hung.
-const SILENCE: Duration = Duration::from_secs(600);
-
-/// Build a template from Debian packages
+/// Build a template from an image, a Dockerfile, packages, files or a sandbox
 #[derive(Args, Debug)]
+#[command(override_usage = "wakeful template create [NAME] SOURCE [OPTIONS]")]
 #[command(after_help = "\
 The template comes with its first golden snapshot, of which sandboxes are cloned. The build is
-the server's, and goes on if this command is stopped.
+the server's: it goes on if this command is stopped, and `template cancel` ends it. What is sent
+of a Dockerfile's directory is what .dockerignore leaves of it. A wakeful-template.toml beside the
+Dockerfile may say all that the flags say, and the name; flags go over it.
 
 Examples:
+  wakeful template create py --image python:3.12 --size shared-cpu-2x
+  wakeful template create shop --dockerfile . --build-arg VERSION=2 --ready 'curl -f localhost:80'
+  wakeful template create shop --dockerfile docker/web --context . --target runtime
   wakeful template create tools --debian bookworm --packages git,make,gcc,libc6-dev
-  wakeful template create node --debian bookworm --packages nodejs,npm --default-size shared-cpu-4x
-  wakeful template create tools --debian bookworm --no-wait")]
+  docker save app | wakeful template create app --archive -
+  wakeful template create mine --rootfs ./rootfs --user app --workdir /srv
+  wakeful template create prepared --from-sandbox sbx_k3v7q2m5x6a4b2c7d5ef --no-wait")]
 pub(crate) struct Create {
-    /// Its name
-    name: String,
-    /// The Debian release it is made of
-    #[arg(long, value_name = "RELEASE", required = true)]
-    debian: String,
-    /// Packages, separated by commas (repeatable)
-    #[arg(long, value_name = "PACKAGE", value_delimiter = ',')]
-    packages: Vec<String>,
-    /// Size of sandboxes that name none [default: shared-cpu-1x]
-    #[arg(long, value_name = "SIZE")]
-    default_size: Option<String>,
-    /// A variable for all its sandboxes (repeatable)
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = key_value)]
-    env: Vec<(String, String)>,
-    /// Begin the build and do not wait for its end
+    /// Its name; wakeful-template.toml may give it
+    name: Option<String>,
+    /// Print its id and do not wait for the build's end
     #[arg(long)]
     no_wait: bool,
-    /// Show all that the build says
+    /// Show the steps of the build, and what they say only if one fails
     #[arg(short, long)]
-    verbose: bool,
+    quiet: bool,
     #[command(flatten)]
-    egress: EgressArgs,
+    source: SourceArgs,
+    #[command(flatten)]
+    settings: Settings,
 }
 
 impl Create {
     pub(crate) async fn run(self, client: &Client, json: bool) -> Result<u8, Failure> {
-        let new = CreateTemplate {
-            name: self.name,
-            source: TemplateSource::Debian {
-                suite: self.debian,
-                packages: self.packages.into_iter().filter(|name| !name.is_empty()).collect(),
-            },
-            default_size: self.default_size,
-            env: self.env.into_iter().collect(),
-            egress: self.egress.request(),
-        };
+        // Files here are looked at before anything is sent.
+        let (source, file) = self.source.look()?;
+        let name = self.name.or_else(|| file.name.clone()).ok_or_else(|| {
+            Failure::usage("the template needs a name")
+                .hint("give it before the flags, or as `name` in wakeful-template.toml beside the Dockerfile")
+        })?;
+        let settings = self.settings;
+        let begun = or_interrupt(async {
+            let new = settings.request(&name, source.send(client).await?, file)?;
+            Ok(client.create_template(&new).await?)
+        });
+        let begun = begun.await?;
         let template = if self.no_wait {
-            client.create_template(&new).await?
+            begun
         } else {
-            build(client, &new, if self.verbose { Verbose::Yes } else { Verbose::No }).await?
+            let verbose = if self.quiet { Verbose::No } else { Verbose::Yes };
+            or_leave(&begun.name, follow(client, begun.id.as_str(), verbose)).await?
         };
         if json {
             output::json(&template)?;
+        } else if self.no_wait {
+            output::line(template.id.as_str())?;
         } else {
             output::line(&template.name)?;
         }
         Ok(0)
-    }
-}
-
-/// Has a template built, and shows how it goes.
-pub(crate) async fn build(client: &Client, new: &CreateTemplate, verbose: Verbose) -> Result<Template, Failure> {
-    client.create_template(new).await?;
-    follow(client, &new.name, verbose).await
-}
-
-/// Shows a build until its end.
-pub(crate) async fn follow(client: &Client, name: &str, verbose: Verbose) -> Result<Template, Failure> {
-    let mut events = client.template_log(name, true).await?;
-    let mut steps = Steps::new(verbose);
-    loop {
-        let next = tokio::time::timeout(SILENCE, events.next()).await;
-        let Ok(next) = next else {
-            return Err(Failure::refused(format!("the build of {name} said nothing for {SILENCE:?}"))
-                .hint("it goes on in the server; `wakeful template list` shows how far it is"));
-        };
-        match next {
-            Some(Ok(BuildEvent::Progress { step, fraction, line, .. })) => {
-                steps.event(&step, fraction, line.as_deref());
-            }
-            Some(Ok(BuildEvent::End { .. })) | None => break,
-            Some(Err(error)) => return Err(error.into()),
-        }
-    }
-    // the row, not the log, has the last word
-    let template = client.template(name).await?;
-    match template.status {
-        TemplateStatus::Ready => {
-            steps.done(&format!("template {} is ready", template.name));
-            Ok(template)
-        }
-        status => {
-            steps.failed();
-            let why = match &template.build_error {
-                Some(error) => format!("{}: {}", error.step, error.detail),
-                None => format!("it is {status}"),
-            };
-            Err(Failure::refused(format!("template {} was not built: {why}", template.name))
-                .hint(format!("`wakeful template delete {}` frees the name for another try", template.name)))
-        }
     }
 }

@@ -4,12 +4,15 @@ use clap::Args;
 use jiff::Timestamp;
 use wakeful_client::Client;
 
+use super::screen::plain;
 use crate::failure::Failure;
 use crate::{output, table};
 
 /// List templates
 #[derive(Args, Debug)]
 #[command(after_help = "\
+DISK is what the base takes, SIZE the size of sandboxes that name none.
+
 Examples:
   wakeful template list
   wakeful template list --json")]
@@ -24,7 +27,8 @@ impl List {
             output::line(&table::templates(&templates, Timestamp::now()))?;
             for template in &templates {
                 if let Some(error) = &template.build_error {
-                    output::say(&format!("{}: {}: {}", template.name, error.step, error.detail));
+                    let why = error.detail.lines().next().unwrap_or_default();
+                    output::say(&format!("{}: {}: {}", template.name, plain(&error.step), plain(why)));
                 }
             }
         }
