@@ -2,15 +2,18 @@
 
 mod bad_input;
 mod bench;
+mod builds;
 mod changes;
 mod clones;
 mod command_line;
 mod crash;
 mod deadlines;
+mod dockerfiles;
 mod exec;
 mod exec_stream;
 mod faults;
 mod files;
+mod forge;
 mod forks;
 mod fsck;
 mod grpc;
@@ -25,6 +28,9 @@ mod port_forward;
 mod pressure;
 mod previews;
 mod proxy;
+#[path = "../../../oci/tests/it/registry.rs"]
+#[expect(dead_code, reason = "TLS is for the tests of the crate that it belongs to")]
+mod registry;
 mod shell;
 mod shutdown;
 mod sleep;
