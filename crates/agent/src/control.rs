@@ -13,13 +13,15 @@ use rustix::time::{ClockId, Timespec, clock_settime};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 use wakeful_guest_proto::contact::Repair;
-use wakeful_guest_proto::control::{self, Busy, BusyProcess, MAX_BUSY, QuiesceAnswer, Restore, RestoreAnswer, Version};
+use wakeful_guest_proto::control::{
+    self, Busy, BusyProcess, Grow, Grown, MAX_BUSY, QuiesceAnswer, Restore, RestoreAnswer, Version,
+};
 use wakeful_guest_proto::hello::PROTOCOL;
 
 use crate::body::{self, Body};
 use crate::context::{Context, Powers};
 use crate::session::Session;
-use crate::{init, tree};
+use crate::{disk, init, tree};
 
 /// A restore carries the sandbox's whole environment; nothing else comes near this.
 const REQUEST_LIMIT: usize = 1024 * 1024;
@@ -45,9 +47,19 @@ pub(crate) async fn handle(context: Arc<Context>, session: &Session, request: Re
         (&Method::GET, control::BUSY) => body::json(StatusCode::OK, &busy(&context)),
         (&Method::GET, control::TREE) => tree::pack(request.uri().query()).await,
         (&Method::PUT, control::TREE) => tree::unpack(request).await,
+        (&Method::POST, control::GROW) => match read_json::<Grow>(request).await {
+            Ok(ask) => grow(&context, ask).await,
+            Err(refusal) => refusal,
+        },
         (
             _,
-            control::RESTORE | control::QUIESCE | control::POWEROFF | control::VERSION | control::BUSY | control::TREE,
+            control::RESTORE
+            | control::QUIESCE
+            | control::POWEROFF
+            | control::VERSION
+            | control::BUSY
+            | control::TREE
+            | control::GROW,
         ) => body::error(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"),
         _ => body::error(StatusCode::NOT_FOUND, "no such control route"),
     }
@@ -249,6 +261,17 @@ fn busy(context: &Context) -> Busy {
     let keep_awake = processes.into_iter().take(MAX_BUSY);
     let keep_awake = keep_awake.map(|(pid, started)| BusyProcess { pid, since_ms: age(started) }).collect();
     Busy { leases: context.leases.list(), keep_awake }
+}
+
+/// The file system follows its disk.
+async fn grow(context: &Context, Grow { bytes }: Grow) -> Response<Body> {
+    if context.powers == Powers::Process {
+        return body::error(StatusCode::NOT_IMPLEMENTED, "this agent does not own its machine");
+    }
+    match tokio::task::spawn_blocking(move || disk::grow_to(bytes)).await.map_err(std::io::Error::other).flatten() {
+        Ok(bytes) => body::json(StatusCode::OK, &Grown { bytes }),
+        Err(error) => failed("grow the file system", &error),
+    }
 }
 
 fn power_off(context: &Context) -> Response<Body> {

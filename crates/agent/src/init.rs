@@ -14,17 +14,15 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::mount::{
     MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_move, mount_remount, move_mount, open_tree,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
-use crate::network;
+use crate::{disk, network};
 
 /// How long the kernel may take to make a device.
 const DEVICE: Duration = Duration::from_secs(10);
@@ -37,9 +35,6 @@ const COMMAND: &str = "/run/wakeful/bin/wakeful-agent";
 const COMMAND_LINK: &str = "/usr/local/bin/wakeful-agent";
 /// Marks the line of `/etc/hosts` that is ours to change.
 const HOSTS_MARK: &str = "# this sandbox";
-
-/// The sandbox's disk, whose path is gone once the root has moved.
-static DISK: OnceLock<OwnedFd> = OnceLock::new();
 
 /// A duty that could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -86,8 +81,8 @@ pub(crate) fn prepare() -> Result<[u8; 32], Failed> {
     let base = MountFlags::RDONLY | MountFlags::NOATIME;
     mount("/dev/vda", "/base", "ext4", base, Some(c"noload")).duty("mount the base disk")?;
     mount("/dev/vdb", "/disk", "ext4", MountFlags::NOATIME, None).duty("mount the sandbox's disk")?;
-    let disk = rustix::fs::open("/disk", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).duty("keep the disk")?;
-    let _ = DISK.set(disk);
+    disk::keep("/dev/vdb", "/disk").duty("keep the disk")?;
+    follow_disk();
     make_directory("/disk/upper", 0o755).duty("make the overlay")?;
     make_directory("/disk/work", 0o755).duty("make the overlay")?;
     let layers: &CStr = c"lowerdir=/base,upperdir=/disk/upper,workdir=/disk/work";
@@ -101,6 +96,13 @@ pub(crate) fn prepare() -> Result<[u8; 32], Failed> {
         say(&format!("the agent is no command: {error}"));
     }
     Ok(secret)
+}
+
+/// The file system as large as its disk. Not fatal: the sandbox has what it had.
+fn follow_disk() {
+    if let Err(error) = disk::grow() {
+        say(&format!("the disk is larger than its file system: {error}"));
+    }
 }
 
 fn hardened() -> MountFlags {
@@ -232,6 +234,7 @@ pub(crate) fn settle(name: &str, woken: bool) {
         say(&format!("connections of before stay: {error}"));
     }
     publish_hostname(name);
+    follow_disk();
 }
 
 /// Makes the machine's name resolve: `sudo` and many runtimes look their own host up. Not fatal, since an image may have
@@ -281,7 +284,7 @@ pub(crate) fn power_off() {
     // Best effort: after the sync the journal would repair whatever a busy file system leaves.
     let read_only = MountFlags::RDONLY | MountFlags::NOATIME;
     let _ = mount_remount("/", read_only, c"");
-    if let Some(disk) = DISK.get() {
+    if let Some(disk) = disk::mounted() {
         let _ = mount_remount(format!("/proc/self/fd/{}", disk.as_raw_fd()), read_only, c"");
     }
     switch_off();

@@ -10,6 +10,7 @@ mod body;
 mod channel;
 mod context;
 mod control;
+mod disk;
 mod files;
 mod init;
 mod lease;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use tokio::time::timeout;
 use wakeful_guest_proto::control::{
-    self, Busy, MAX_BUSY, MAX_LEASE_MS, MAX_LEASE_NAME, Metrics, QuiesceAnswer, Restore, RestoreAnswer, Version,
+    self, Busy, Grow, Grown, MAX_BUSY, MAX_LEASE_MS, MAX_LEASE_NAME, Metrics, QuiesceAnswer, Restore, RestoreAnswer,
+    Version,
 };
 
 use crate::connect::{empty, expect_status, json_request, request};
@@ -16,6 +17,8 @@ use crate::{Error, Guest};
 const RESTORE: Duration = Duration::from_secs(10);
 /// Calls that only read something in the guest's memory; emulated guests run cold code slowly.
 const SHORT: Duration = Duration::from_secs(5);
+/// A thousand block groups, in an emulated guest with a slow disk.
+const GROWN: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: usize = 64 * 1024;
 /// The sandbox's whole environment.
 const ENV_LIMIT: usize = 2 * 1024 * 1024;
@@ -71,6 +74,20 @@ impl Guest {
         match self.call("tell whether it is busy", request, deadline, ANSWER_LIMIT).await {
             Ok(busy) => Ok(within_bounds(busy)),
             Err(Error::Refused { code, .. }) if code == "404" => Ok(Busy::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the guest's file system grown to a disk that has so many bytes now; its size afterwards. Nothing from an agent that
+    /// is too old to do it.
+    ///
+    /// # Errors
+    /// Any but a refusal for that reason.
+    pub async fn grow(&self, bytes: u64) -> Result<Option<u64>, Error> {
+        let request = json_request(Method::POST, control::GROW, &Grow { bytes })?;
+        match self.call::<Grown>("grow its file system", request, GROWN, ANSWER_LIMIT).await {
+            Ok(grown) => Ok(Some(grown.bytes)),
+            Err(Error::Refused { code, .. }) if code == "404" => Ok(None),
             Err(error) => Err(error),
         }
     }

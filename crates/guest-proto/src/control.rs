@@ -24,6 +24,10 @@ pub const BUSY: &str = "/_wakeful/busy";
 /// [`Unpacked`]. Agents older than this route answer 404 without a `wakefulCode`.
 pub const TREE: &str = "/_wakeful/tree";
 
+/// `POST`: make the file system as large as the disk has become. See [`Grow`]. Agents older than this route answer 404; the
+/// next boot does it then.
+pub const GROW: &str = "/_wakeful/grow";
+
 /// The most leases, and the most processes, that a [`Busy`] names.
 pub const MAX_BUSY: usize = 64;
 /// The longest time that a lease can be taken for, in milliseconds.
@@ -147,6 +151,20 @@ pub struct RestoreAnswer {
 pub struct QuiesceAnswer {
     /// Whether the file systems are on the disk.
     pub synced: bool,
+}
+
+/// The disk is larger than it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grow {
+    /// How large, in bytes: the kernel may not have heard of it yet.
+    pub bytes: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grown {
+    /// The file system's size.
+    pub bytes: u64,
 }
 
 /// Which agent this is.

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::OnceLock;
 
 /// `struct rand_pool_info` with room for the 64 bytes that the host sends.
@@ -69,6 +69,19 @@ pub fn raise_loopback() -> io::Result<()> {
     // SAFETY: the socket is open for the call, and `request` is a complete ifreq with a NUL-terminated name.
     let raised = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) };
     if raised < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+// <linux/ext4.h>: _IOW('f', 16, __u64).
+const EXT4_IOC_RESIZE_FS: libc::c_ulong = 0x4008_6610;
+
+/// Gives a mounted ext4 so many of its blocks, online. `on` is any open file or directory of it.
+///
+/// # Errors
+/// Whatever the ioctl says: `EBUSY` beside another resize, `EINVAL` for less than it has or more than its device.
+pub fn resize_ext4(on: impl AsFd, blocks: u64) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the call, and the kernel reads one u64 at the pointer.
+    let resized = unsafe { libc::ioctl(on.as_fd().as_raw_fd(), EXT4_IOC_RESIZE_FS as _, &raw const blocks) };
+    if resized < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Sends a signal to every process that the caller may signal, itself and the kernel's own excepted. Meant for pid 1.
