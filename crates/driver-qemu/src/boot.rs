@@ -50,6 +50,10 @@ const CMDLINE: &str = "reboot=t panic=-1 quiet loglevel=0 nokaslr mitigations=of
 /// Name of the network card, for plugging it.
 pub(crate) const CARD: &str = "card";
 
+/// Names of the disks in the engine.
+pub(crate) const BASE_NODE: &str = "b";
+pub(crate) const OVERLAY_NODE: &str = "o";
+
 /// The kernel's command line. Under emulation the guest's clock is the host's counter, and a microvm has nothing else to
 /// find its rate with. And there programs are not put at random addresses: the emulator keeps what it has translated by
 /// address, and every start of a program would translate its loader and libraries anew (half of the time of `true`).
@@ -135,11 +139,11 @@ impl Arguments<'_> {
         add(&["-object"]);
         add(&[&format!("memory-backend-file,id=m,size={memory_mb}M,mem-path={memory},share={share}{read_only}")]);
         add(&["-add-fd", &format!("fd={},set=1", number(self.base)), "-blockdev"]);
-        add(&["driver=raw,node-name=b,read-only=on,file.driver=file,file.filename=/dev/fdset/1"]);
-        add(&["-device", "virtio-blk-device,drive=b"]);
+        add(&[&format!("driver=raw,node-name={BASE_NODE},read-only=on,file.driver=file,file.filename=/dev/fdset/1")]);
+        add(&["-device", &format!("virtio-blk-device,drive={BASE_NODE}")]);
         add(&["-add-fd", &format!("fd={},set=2", number(self.overlay)), "-blockdev"]);
-        add(&["driver=raw,node-name=o,file.driver=file,file.filename=/dev/fdset/2"]);
-        add(&["-device", "virtio-blk-device,drive=o"]);
+        add(&[&format!("driver=raw,node-name={OVERLAY_NODE},file.driver=file,file.filename=/dev/fdset/2")]);
+        add(&["-device", &format!("virtio-blk-device,drive={OVERLAY_NODE}")]);
         add(&["-device", "virtio-serial-device", "-chardev"]);
         add(&[&format!("socket,id=agent,fd={},server=on,wait=off", number(self.agent))]);
         // Only a port with an id is reported when the guest opens it.

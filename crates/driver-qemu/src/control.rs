@@ -21,6 +21,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use wakeful_driver::IoLimits;
 
 /// How long the last words of an engine that has ended may take to be read.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -28,6 +29,8 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 /// The longest line that is believed.
 const LINE: usize = 1 << 20;
+/// Disks of an engine: the base and the writable one.
+const DISKS: usize = 2;
 
 /// Why a command has no answer.
 #[derive(Debug)]
@@ -174,6 +177,24 @@ impl Qmp {
         Ok(answer["status"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// Limits all disks together, by one group that they share.
+    pub(crate) async fn limit_io(&self, limits: IoLimits) -> Result<(), Failure> {
+        let answer = self.call("query-block", json!({})).await?;
+        let devices: Vec<&str> = answer.as_array().into_iter().flatten().filter_map(|d| d["qdev"].as_str()).collect();
+        if devices.len() != DISKS {
+            return Err(Failure::Refused(format!("it has {} disks", devices.len())));
+        }
+        for device in devices {
+            self.call("block_set_io_throttle", throttle(device, limits)).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives a disk so many bytes; the guest is told by its device. A disk that has them already is told of again.
+    pub(crate) async fn grow(&self, node: &str, bytes: u64) -> Result<(), Failure> {
+        self.call("block_resize", json!({"node-name": node, "size": bytes})).await.map(drop)
+    }
+
     /// Whether the engine has no connection on the agent's channel.
     pub(crate) async fn agent_disconnected(&self) -> Result<bool, Failure> {
         let answer = self.call("query-chardev", json!({})).await?;
@@ -216,6 +237,24 @@ impl Qmp {
         };
         timeout(ANSWER, loaded).await.unwrap_or(Err(Failure::Late(ANSWER)))
     }
+}
+
+/// What `block_set_io_throttle` takes; 0 is no limit. A burst lasts a second.
+fn throttle(device: &str, limits: IoLimits) -> Value {
+    let bytes = |megabytes: Option<u64>| megabytes.map(|megabytes| megabytes.saturating_mul(1_000_000));
+    let (bandwidth, burst) = (bytes(limits.bandwidth_mbps), bytes(limits.burst_mbps));
+    let mut arguments = json!({
+        "id": device, "group": "disks",
+        "bps": bandwidth.unwrap_or(0), "bps_rd": 0, "bps_wr": 0,
+        "iops": limits.ops_per_sec.unwrap_or(0), "iops_rd": 0, "iops_wr": 0,
+    });
+    for (name, burst) in [("bps_max", burst), ("iops_max", limits.burst_ops)] {
+        if let Some(burst) = burst {
+            arguments[name] = burst.into();
+            arguments[format!("{name}_length")] = 1.into();
+        }
+    }
+    arguments
 }
 
 /// How device state is handed over.
@@ -396,6 +435,39 @@ mod tests {
             let file = tempfile::tempfile().expect("can be made");
             let answer = qmp.call_with("add-fd", json!({}), file.as_fd()).await.expect("it answers");
             assert_eq!(answer["fdset-id"], 3);
+        };
+        tokio::join!(engine, host);
+    }
+
+    #[test]
+    fn limits_become_figures() {
+        let limits = IoLimits { bandwidth_mbps: Some(2), burst_mbps: Some(5), ..IoLimits::default() };
+        let said = throttle("/machine/x", limits);
+        assert_eq!(
+            (&said["bps"], &said["bps_max"], &said["bps_max_length"]),
+            (&json!(2_000_000), &json!(5_000_000), &json!(1))
+        );
+        assert_eq!((&said["iops"], said.get("iops_max")), (&json!(0), None));
+        let lifted = throttle("/machine/x", IoLimits::default());
+        assert_eq!((&lifted["bps"], &lifted["iops"], &lifted["group"]), (&json!(0), &json!(0), &said["group"]));
+    }
+
+    #[tokio::test]
+    async fn all_disks_are_limited_or_it_is_refused() {
+        let (_dir, path, listener) = listen();
+        let engine = async {
+            let mut stream = greet(&listener).await;
+            answer(&mut stream, &json!([{"qdev": "/one"}, {"qdev": "/two"}])).await;
+            for device in ["/one", "/two"] {
+                assert_eq!(answer(&mut stream, &json!({})).await["arguments"]["id"], device);
+            }
+            answer(&mut stream, &json!([{"qdev": "/one"}, {"device": "two"}])).await;
+        };
+        let host = async {
+            let qmp = Qmp::connect(&path, ANSWER).await.expect("it answers");
+            let limits = IoLimits { ops_per_sec: Some(9), ..IoLimits::default() };
+            qmp.limit_io(limits).await.expect("it does it");
+            assert!(matches!(qmp.limit_io(limits).await, Err(Failure::Refused(_))), "one would go unlimited");
         };
         tokio::join!(engine, host);
     }

@@ -2,20 +2,21 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
-use wakeful_driver::{ByteStream, Engine, Error, Exit, Image, Place};
+use wakeful_driver::{ByteStream, Engine, Error, Exit, Image, IoLimits, Place};
 
+use crate::boot;
 use crate::control::{Failure, Qmp};
 use crate::engines::Pinned;
 use crate::files;
 use crate::host::{Host, blocking};
-use crate::place::Record;
+use crate::place::{self, Record};
 use crate::process::Process;
 use crate::snapshot::{self, OVERLAY, Saving};
 
@@ -31,12 +32,16 @@ pub(crate) struct QemuEngine {
     place: Place,
     process: Arc<Process>,
     qmp: Qmp,
-    record: Record,
+    /// Changed only by a disk that grows.
+    record: Mutex<Record>,
+    /// Where its output begins in the console file.
+    console_from: u64,
 }
 
 impl QemuEngine {
     pub(crate) fn new(host: Arc<Host>, place: Place, process: Arc<Process>, qmp: Qmp, record: Record) -> Self {
-        Self { host, place, process, qmp, record }
+        let console_from = record.console_from;
+        Self { host, place, process, qmp, record: Mutex::new(record), console_from }
     }
 
     pub(crate) fn qmp(&self) -> &Qmp {
@@ -48,13 +53,17 @@ impl QemuEngine {
             Ok(value) => Ok(value),
             Err(failure) => {
                 let console = self.place.data.join("console.log");
-                Err(explain(failure, doing, &self.process, (&console, self.record.console_from)).await)
+                Err(explain(failure, doing, &self.process, (&console, self.console_from)).await)
             }
         }
     }
 
     fn output(&self) -> String {
-        output(&self.place.data.join("console.log"), self.record.console_from)
+        output(&self.place.data.join("console.log"), self.console_from)
+    }
+
+    fn record(&self) -> Record {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -117,6 +126,29 @@ impl Engine for QemuEngine {
         self.told(seen, "see that the stream was closed").await
     }
 
+    async fn limit_io(&self, limits: IoLimits) -> Result<(), Error> {
+        self.told(self.qmp.limit_io(limits).await, "limit what it asks of its disks").await
+    }
+
+    fn disk_mb(&self) -> u32 {
+        self.record().machine.disk_mb
+    }
+
+    async fn grow_disk(&self, disk_mb: u32) -> Result<(), Error> {
+        let mut record = self.record();
+        if disk_mb < record.machine.disk_mb {
+            let answer = format!("it has {} MiB", record.machine.disk_mb);
+            return Err(Error::Refused { doing: "make its disk smaller", answer });
+        }
+        self.told(self.qmp.grow(boot::OVERLAY_NODE, u64::from(disk_mb) << 20).await, "grow its disk").await?;
+        // After the deed: whoever adopts it meanwhile does it again, and that is fine.
+        record.machine.disk_mb = disk_mb;
+        place::write_record(&self.place.run, &record)
+            .map_err(|source| Error::io("write an engine's account", source))?;
+        *self.record.lock().unwrap_or_else(PoisonError::into_inner) = record;
+        Ok(())
+    }
+
     async fn resume(&self) -> Result<(), Error> {
         self.told(self.qmp.call("cont", json!({})).await.map(drop), "run").await
     }
@@ -141,11 +173,12 @@ impl Engine for QemuEngine {
         let saved = async {
             let (state, writer) = snapshot::memory_file().map_err(failed)?;
             self.told(self.qmp.save_devices(writer.as_fd()).await, DOING).await?;
-            let engine = Pinned::open(&self.host.data_dir, &self.record.engine)
-                .ok_or_else(|| Error::Missing { what: format!("the kept engine {}", self.record.engine) })?;
+            let record = self.record();
+            let engine = Pinned::open(&self.host.data_dir, &record.engine)
+                .ok_or_else(|| Error::Missing { what: format!("the kept engine {}", record.engine) })?;
             let saving = Saving {
                 process: self.process.clone(),
-                record: self.record.clone(),
+                record,
                 data: self.place.data.clone(),
                 into: into.to_owned(),
                 state,

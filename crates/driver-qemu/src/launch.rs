@@ -29,7 +29,7 @@ use crate::engine::{QemuEngine, explain};
 use crate::engines::Pinned;
 use crate::host::{Host, blocking};
 use crate::jail::{Jail, World};
-use crate::place::{self, Memory, Record};
+use crate::place::{self, MachineRecord, Memory, Record};
 use crate::process::Process;
 use crate::snapshot::{self, Detail, Made, OVERLAY};
 use crate::{files, initramfs};
@@ -67,6 +67,8 @@ struct Prepared {
     memory_digest: Option<String>,
     base: File,
     overlay: File,
+    /// The disk's size as far as the guest knows.
+    known_disk_mb: u32,
     from: Origin,
     /// What was made for it, to be removed if it fails.
     made: Made,
@@ -119,7 +121,8 @@ async fn make_overlay(made: &mut Made, path: &Path, disk_mb: u32) -> Result<(), 
     let failed = |source| Error::io("make the disk", source);
     let file = made.create(path.to_owned()).map_err(failed)?;
     file.set_len(u64::from(disk_mb) << 20).map_err(failed)?;
-    // A journal, because guests die; a small one, and nothing initialised that the guest can initialise itself.
+    // A journal, because guests die; a small one, and nothing initialised that the guest can initialise itself. No room is
+    // kept for growth: a kernel that grows it makes its group descriptors such as need none (`meta_bg`), up to any size.
     wakeful_debian::Program::new("mke2fs")
         .args(["-q", "-F", "-t", "ext4", "-O", "^resize_inode", "-J", "size=16", "-m", "0"])
         .args(["-E", "lazy_itable_init=1,lazy_journal_init=1"])
@@ -162,17 +165,20 @@ fn prepare(
                 memory_digest: None,
                 base,
                 overlay,
+                known_disk_mb: machine.disk_mb,
                 from,
                 made,
             })
         }
         Job::Boot { secret } => {
             let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
+            lengthen(&overlay, machine.disk_mb)?;
             let file = snapshot::fresh_base(&place.data, machine.memory_mb).map_err(failed)?;
             let (engine, from) = (host.engine.clone(), boots(&secret)?);
             let memory = Memory::Private(MemoryBase::Own);
             let memory_digest = Some(snapshot::digest_of_nothing());
-            Ok(Prepared { engine, memory, memory_file: file, memory_digest, base, overlay, from, made })
+            let known_disk_mb = machine.disk_mb;
+            Ok(Prepared { engine, memory, memory_file: file, memory_digest, base, overlay, known_disk_mb, from, made })
         }
         Job::Clone { golden, image } => {
             let engine = fitting(host, &image, machine)?;
@@ -192,6 +198,7 @@ fn prepare(
                 memory_digest: None,
                 base,
                 overlay,
+                known_disk_mb: machine.disk_mb,
                 from: Origin::State { state, pages: None },
                 made,
             })
@@ -206,17 +213,28 @@ fn prepare(
             let state = snapshot::open_state(&checkpoint, &image)?;
             let pages = snapshot::open_pages(&checkpoint, &image, bytes)?;
             let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
-            let memory_digest = Detail::of(&image)?.own_base;
+            lengthen(&overlay, machine.disk_mb)?;
+            let Detail { own_base: memory_digest, machine: MachineRecord { disk_mb: known_disk_mb, .. }, .. } =
+                Detail::of(&image)?;
             let from = Origin::State { state, pages };
-            Ok(Prepared { engine, memory, memory_file, memory_digest, base, overlay, from, made })
+            Ok(Prepared { engine, memory, memory_file, memory_digest, base, overlay, known_disk_mb, from, made })
         }
     }
+}
+
+/// A disk that has grown while nobody ran it. Never the other way: what is behind its end may be somebody's.
+fn lengthen(overlay: &File, disk_mb: u32) -> Result<(), Error> {
+    let (failed, wanted) = (|source| Error::io("grow the disk", source), u64::from(disk_mb) << 20);
+    if overlay.metadata().map_err(failed)?.len() < wanted {
+        overlay.set_len(wanted).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// The kept engine that wrote this image, if everything that it depends on is as it was.
 fn fitting(host: &Host, image: &Image, machine: Machine) -> Result<Pinned, Error> {
     let detail = Detail::of(image)?;
-    if detail.machine != machine.into() {
+    if !detail.machine.goes_on_in(machine) {
         return Err(Error::Unfit { reason: format!("it is not of a machine {machine}") });
     }
     let engine = Pinned::open(&host.data_dir, &detail.engine)
@@ -283,7 +301,7 @@ impl Drop for RunDir<'_> {
 
 fn start(host: &Host, place: &Place, machine: Machine, card: &Card, prepared: Prepared) -> Result<Started, Error> {
     let failed = |source| Error::io("start an engine", source);
-    let Prepared { engine, memory, memory_file, memory_digest, base, overlay, from, made } = prepared;
+    let Prepared { engine, memory, memory_file, memory_digest, base, overlay, known_disk_mb, from, made } = prepared;
     let run = &place.run;
     if place::is_locked(run).map_err(failed)? {
         return Err(Error::Refused { doing: "start where an engine lives", answer: place.name.clone() });
@@ -308,7 +326,7 @@ fn start(host: &Host, place: &Place, machine: Machine, card: &Card, prepared: Pr
         key: host.key(&engine),
         engine: engine.name.clone(),
         accel: host.accelerator.name().to_owned(),
-        machine: machine.into(),
+        machine: Machine { disk_mb: known_disk_mb, ..machine }.into(),
         memory,
         memory_inode: meta.ino(),
         memory_bytes: meta.len(),

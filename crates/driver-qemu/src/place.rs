@@ -57,7 +57,16 @@ pub(crate) struct Record {
 pub(crate) struct MachineRecord {
     cpu: u32,
     pub(crate) memory_mb: u32,
-    disk_mb: u32,
+    /// What the guest was last told.
+    pub(crate) disk_mb: u32,
+}
+
+impl MachineRecord {
+    /// Whether memory of such a machine goes on in this one: all is the same, save for a disk that may have grown since.
+    pub(crate) fn goes_on_in(self, machine: Machine) -> bool {
+        let disk_mb = self.disk_mb;
+        self == Machine { disk_mb, ..machine }.into() && disk_mb <= machine.disk_mb
+    }
 }
 
 impl From<Machine> for MachineRecord {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
-use wakeful_driver::{ByteStream, Engine, Error, Exit};
+use wakeful_driver::{ByteStream, Engine, Error, Exit, IoLimits};
 
 use crate::agent;
 use crate::host::{Host, Point};
@@ -71,6 +71,33 @@ impl Engine for SimEngine {
         self.sessions_over().await
     }
 
+    async fn limit_io(&self, limits: IoLimits) -> Result<(), Error> {
+        let doing = "limit what it asks of its disk";
+        self.while_alive(doing, async {
+            self.host.pass(Point::Limit, doing).await?;
+            self.process.limit(limits);
+            Ok(())
+        })
+        .await
+    }
+
+    fn disk_mb(&self) -> u32 {
+        self.process.disk().told_mb
+    }
+
+    async fn grow_disk(&self, disk_mb: u32) -> Result<(), Error> {
+        let doing = "grow its disk";
+        self.while_alive(doing, async {
+            self.host.pass(Point::Grow, doing).await?;
+            if disk_mb < self.process.disk().told_mb {
+                self.host.wrong(format!("the disk of {} was to shrink", self.process.name));
+            }
+            self.process.tell_disk(disk_mb);
+            Ok(())
+        })
+        .await
+    }
+
     async fn resume(&self) -> Result<(), Error> {
         let doing = "run";
         self.while_alive(doing, async {
@@ -100,7 +127,8 @@ impl Engine for SimEngine {
             if !self.process.is_stopped() {
                 self.host.wrong(format!("{} was saved while it ran", self.process.name));
             }
-            let saved = Saved { number: self.host.number(), memory: self.process.memory() };
+            let disk_mb = self.process.disk().told_mb;
+            let saved = Saved { number: self.host.number(), memory: self.process.memory(), disk_mb };
             let image = snapshot::write(into, &self.key, self.process.base.clone(), &saved)?;
             self.process.saved(saved.number);
             Ok(image)

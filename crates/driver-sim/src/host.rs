@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use wakeful_driver::{Error, Exit};
 
-use crate::process::{Memory, Process};
+use crate::process::{Disk, Memory, Process};
 
 /// A place where an engine can be held or fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,6 +20,10 @@ pub enum Point {
     Launched,
     /// The line to the agent is opened.
     Connect,
+    /// What it may ask of its disk is about to be limited.
+    Limit,
+    /// The guest is about to be told that its disk has grown.
+    Grow,
     /// The vCPUs are about to run; failing here, the engine ends.
     Resume,
     /// The agent is told who it is; it can only fail.
@@ -121,6 +125,12 @@ impl Host {
     #[must_use]
     pub fn memory(&self, name: &str) -> Option<Memory> {
         self.alive(name).map(|process| process.memory())
+    }
+
+    /// The disk of the engine of this name.
+    #[must_use]
+    pub fn disk(&self, name: &str) -> Option<Disk> {
+        self.alive(name).map(|process| process.disk())
     }
 
     /// Names of the engines that are alive.

@@ -55,8 +55,9 @@ impl SimDriver {
         Arc::new(SimEngine { host: Arc::clone(&self.host), process, key: self.info.key.clone() })
     }
 
-    fn prepare(&self, place: &Place, source: &Source<'_>) -> Result<Process, Error> {
+    fn prepare(&self, place: &Place, machine: Machine, source: &Source<'_>) -> Result<Process, Error> {
         let fresh = |secret| Memory { born: self.host.number(), ticks: 0, secret };
+        let mut disk_mb = machine.disk_mb;
         let (base, memory, life, loaded) = match source {
             Source::Golden { secret } => {
                 make_disk(&place.data)?;
@@ -77,10 +78,11 @@ impl SimDriver {
                 if self.host.is_spoiled(saved.number) {
                     self.host.wrong(format!("{} was loaded from memory that has run on", place.name));
                 }
+                disk_mb = saved.disk_mb;
                 (image.base.clone(), saved.memory, Life::Stopped, Some(saved.number))
             }
         };
-        Ok(Process::new(&self.host, place.name.clone(), base, memory, life, loaded))
+        Ok(Process::new(&self.host, place.name.clone(), base, memory, life, loaded, disk_mb))
     }
 }
 
@@ -116,14 +118,14 @@ impl Driver for SimDriver {
     async fn launch(
         &self,
         place: &Place,
-        _machine: Machine,
+        machine: Machine,
         _base: &Path,
         _card: Card,
         source: Source<'_>,
     ) -> Result<Arc<dyn Engine>, Error> {
         let doing = "launch";
         self.host.pass(Point::Launch, doing).await?;
-        let process = Arc::new(self.prepare(place, &source)?);
+        let process = Arc::new(self.prepare(place, machine, &source)?);
         std::fs::create_dir_all(&place.run).map_err(|source| Error::io("make a run directory", source))?;
         self.host.add(&place.run, Arc::clone(&process));
         let told = tokio::select! {

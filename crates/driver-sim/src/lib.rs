@@ -21,4 +21,4 @@ mod snapshot;
 
 pub use host::{Fault, Host, Point};
 pub use launch::SimDriver;
-pub use process::Memory;
+pub use process::{Disk, Memory};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use wakeful_driver::{Exit, MemoryBase};
+use wakeful_driver::{Exit, IoLimits, MemoryBase};
 
 use crate::host::Host;
 
@@ -17,6 +17,17 @@ pub struct Memory {
     pub ticks: u64,
     /// What its agent signs hellos with.
     pub(crate) secret: [u8; 32],
+}
+
+/// A guest's disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// The size that its guest was told of, in MiB.
+    pub told_mb: u32,
+    /// The size that its agent has made the file system, in MiB.
+    pub grown_mb: u32,
+    /// What the guest may ask of it.
+    pub limits: IoLimits,
 }
 
 /// What the vCPUs do.
@@ -36,6 +47,7 @@ pub(crate) struct Process {
     pub(crate) host: Weak<Host>,
     life: watch::Sender<Life>,
     memory: Mutex<Memory>,
+    disk: Mutex<Disk>,
     /// Images that hold this very memory: worth nothing once it runs.
     images: Mutex<Vec<u64>>,
     /// Sessions of the agent; a real port carries one.
@@ -54,6 +66,7 @@ impl Process {
         memory: Memory,
         life: Life,
         loaded: Option<u64>,
+        disk_mb: u32,
     ) -> Self {
         // Above every real process id.
         let pid = (1 << 30) + u32::try_from(host.number() % (1 << 29)).unwrap_or(0);
@@ -64,6 +77,7 @@ impl Process {
             host: Arc::downgrade(host),
             life: watch::Sender::new(life),
             memory: Mutex::new(memory),
+            disk: Mutex::new(Disk { told_mb: disk_mb, grown_mb: disk_mb, limits: IoLimits::default() }),
             images: Mutex::new(loaded.into_iter().collect()),
             sessions: watch::Sender::new(0),
         }
@@ -131,6 +145,25 @@ impl Process {
 
     pub(crate) fn memory(&self) -> Memory {
         locked(&self.memory).clone()
+    }
+
+    pub(crate) fn disk(&self) -> Disk {
+        *locked(&self.disk)
+    }
+
+    pub(crate) fn limit(&self, limits: IoLimits) {
+        locked(&self.disk).limits = limits;
+    }
+
+    pub(crate) fn tell_disk(&self, disk_mb: u32) {
+        locked(&self.disk).told_mb = disk_mb;
+    }
+
+    /// The file system becomes as large as the disk.
+    pub(crate) fn grow(&self) -> u32 {
+        let mut disk = locked(&self.disk);
+        disk.grown_mb = disk.told_mb;
+        disk.grown_mb
     }
 
     pub(crate) fn tick(&self) -> bool {

@@ -24,6 +24,8 @@ const HEAD: usize = 512;
 pub(crate) struct Saved {
     pub(crate) number: u64,
     pub(crate) memory: Memory,
+    /// The disk's size as far as the guest knows.
+    pub(crate) disk_mb: u32,
 }
 
 pub(crate) fn write(into: &Path, engine: &str, base: Option<MemoryBase>, saved: &Saved) -> Result<Image, Error> {

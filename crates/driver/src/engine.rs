@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
+use wakeful_model::IoLimits;
 
 use crate::{Capabilities, Error, Image};
 
@@ -131,7 +132,8 @@ pub trait Driver: Send + Sync {
     /// Starts an engine in `place`, over the read-only root file system `base`, with its network card plugged into `card`.
     ///
     /// `Clone` and `Wake` come back with the vCPUs stopped; the boots are running. A failed launch has killed its engine
-    /// and removed what it made in `place.run`.
+    /// and removed what it made in `place.run`. A disk that is smaller than the machine's is made larger, never smaller; the
+    /// guest of a `Wake` learns of it by [`Engine::grow_disk`].
     ///
     /// # Errors
     /// `Damaged` or `Unfit` if the image cannot be loaded: nothing has been spent then.
@@ -179,6 +181,17 @@ pub trait Engine: Send + Sync {
 
     /// Waits until the engine has seen that the stream was closed; a stopped engine would not notice.
     async fn disconnected(&self) -> Result<(), Error>;
+
+    /// Limits what the guest may ask of its disks, all of them together, from now on; what is not said is not limited. In
+    /// force until the engine ends; no image keeps it. Fine stopped or running, and twice.
+    async fn limit_io(&self, limits: IoLimits) -> Result<(), Error>;
+
+    /// The size of the writable disk that the guest was last told of, in MiB: less than what `launch` was given if its
+    /// memory is of before the disk grew.
+    fn disk_mb(&self) -> u32;
+
+    /// Makes the writable disk so large, never smaller, and has the guest told: at once, or when it runs. Fine twice.
+    async fn grow_disk(&self, disk_mb: u32) -> Result<(), Error>;
 
     /// Lets the vCPUs run. Fine on a running engine.
     async fn resume(&self) -> Result<(), Error>;

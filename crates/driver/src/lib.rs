@@ -26,3 +26,4 @@ pub use engine::{ByteStream, Card, Driver, Engine, EngineInfo, Exit, Machine, Pa
 pub use error::Error;
 pub use image::{Image, ImageFile, MemoryBase};
 pub use inspector::{Inspector, Stray, StrayKind};
+pub use wakeful_model::IoLimits;
