@@ -27,6 +27,9 @@ pub struct PatchSandbox {
     /// Access wakes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
+    /// A larger disk from its next start on, in MiB; only while it is suspended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u32>,
 }
 
 /// A `null` that was named is not an absence.

@@ -161,7 +161,7 @@ pub(crate) fn io(fields: &mut Fields) -> Result<Option<IoLimits>, Problem> {
         burst_mbps: figure(IO[3])?,
     };
     let wrong =
-        |error: wakeful_model::InvalidIo| Problem::field(code, &format!("io.{}", error.field()), error.to_string());
+        |error: wakeful_model::InvalidIo| Problem::field(code, format!("io.{}", error.field()), error.to_string());
     io.check().map(|()| Some(io)).map_err(wrong)
 }
 

@@ -5,6 +5,7 @@ use axum::response::Response;
 use http::{StatusCode, Uri};
 use serde_json::{Map, Value};
 use wakeful_lifecycle::Patch;
+use wakeful_model::Code;
 
 use crate::body::{Object, json};
 use crate::caller::Caller;
@@ -14,7 +15,7 @@ use crate::problem::Problem;
 use crate::query::Query;
 use crate::{App, create, wire};
 
-const FIELDS: [&str; 5] = ["metadata", "egress", "idle_timeout", "hard_ttl", "auto_resume"];
+const FIELDS: [&str; 6] = ["metadata", "egress", "idle_timeout", "hard_ttl", "auto_resume", "disk_mb"];
 
 pub(crate) async fn patch(
     State(app): State<App>,
@@ -38,6 +39,7 @@ fn read(body: Map<String, Value>) -> Result<Patch, Problem> {
         idle_timeout: fields.duration("idle_timeout")?,
         hard_ttl: if endless { Some(None) } else { fields.duration("hard_ttl")?.map(Some) },
         auto_resume: fields.boolean("auto_resume")?,
+        disk_mb: fields.number("disk_mb", Code::InvalidSize)?,
     })
 }
 
@@ -46,7 +48,6 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::time::Duration;
-    use wakeful_model::Code;
 
     fn of(body: Value) -> Result<Patch, Problem> {
         let Value::Object(map) = body else { panic!("an object") };
@@ -60,6 +61,7 @@ mod tests {
         let ttl = |value: Value| of(json!({"hard_ttl": value})).unwrap().hard_ttl;
         assert_eq!(ttl(json!("2h")), Some(Some(Duration::from_secs(7200))));
         assert_eq!(ttl(Value::Null), Some(None));
+        assert_eq!(of(json!({"disk_mb": 4096})).unwrap().disk_mb, Some(4096));
         assert_eq!(of(json!({"metadata": {}})).unwrap().metadata, Some([].into()));
     }
 
@@ -75,6 +77,8 @@ mod tests {
             (json!({"egress": {"mode": "maybe"}}), Code::InvalidEgress),
             (json!({"egress": {"allow": []}}), Code::UnknownField),
             (json!({"auto_resume": "yes"}), Code::InvalidField),
+            (json!({"disk_mb": "4g"}), Code::InvalidSize),
+            (json!({"disk_mb": -1}), Code::InvalidSize),
         ] {
             assert_eq!(of(body.clone()).unwrap_err().code(), code, "{body}");
         }

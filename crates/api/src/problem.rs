@@ -54,6 +54,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::NameTaken
         | Code::NotEphemeral
         | Code::NotRunning
+        | Code::NotSuspended
         | Code::NotWakeable
         | Code::SandboxDestroyed
         | Code::SandboxFailed
@@ -71,7 +72,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::UnsupportedByRuntime => StatusCode::NOT_IMPLEMENTED,
         Code::GuestUnresponsive | Code::PortNotOpen | Code::BadGateway => StatusCode::BAD_GATEWAY,
         Code::ShuttingDown | Code::Busy | Code::RuntimeUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Code::WakeTimeout => StatusCode::GATEWAY_TIMEOUT,
+        Code::WakeTimeout | Code::NotReady => StatusCode::GATEWAY_TIMEOUT,
         Code::InsufficientCapacity | Code::DiskFull | Code::GuestDiskFull => StatusCode::INSUFFICIENT_STORAGE,
     }
 }

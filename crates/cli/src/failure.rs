@@ -181,6 +181,7 @@ fn advice(code: Code) -> Option<String> {
         Code::SandboxFailed => "`wakeful sandbox status ID` tells why; `wakeful sandbox wake ID` boots it from its disk if that is possible".into(),
         Code::SuspendedDuringExec => "the command is frozen with the sandbox and goes on after the next wake".into(),
         Code::NotEphemeral => "a persistent sandbox has no timeout: it sleeps when it is idle".into(),
+        Code::NotSuspended => "`wakeful sandbox suspend ID` first".into(),
         Code::ProcessNotFound => "`wakeful sandbox ps ID` shows the processes".into(),
         Code::PortNotOpen => "does the program listen yet? `wakeful sandbox ps ID` shows what runs".into(),
         Code::PathNotFound => "`wakeful sandbox ls ID DIRECTORY` shows what is there".into(),

@@ -6,7 +6,7 @@ use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
 use jiff::Timestamp;
 use wakeful_client::types::{
-    Command, FileEntry, FileType, Instant, Key, Process, Sandbox, Snapshot, Status, Template, Tenant, Usage,
+    Command, FileEntry, FileType, Instant, IoLimits, Key, Process, Sandbox, Snapshot, Status, Template, Tenant, Usage,
 };
 use wakeful_daemon::fsck::Finding;
 use wakeful_model::{Mode, TemplateSource};
@@ -266,6 +266,18 @@ pub(crate) fn size(sandbox: &Sandbox) -> String {
     sandbox.size.clone().unwrap_or_else(|| format!("{}x{}M", sandbox.cpu, sandbox.memory_mb))
 }
 
+/// What may be asked of a disk, if that is limited.
+pub(crate) fn io(limits: &IoLimits) -> Option<String> {
+    let rate = |steady: Option<u64>, burst: Option<u64>, unit: &str| {
+        let burst = burst.map(|burst| format!(", {burst} in a burst")).unwrap_or_default();
+        steady.map(|steady| format!("{steady} {unit}/s{burst}"))
+    };
+    let said =
+        [rate(limits.ops_per_sec, limits.burst_ops, "ops"), rate(limits.bandwidth_mbps, limits.burst_mbps, "MB")];
+    let said: Vec<String> = said.into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
 /// When it sleeps or ends.
 pub(crate) fn ends(sandbox: &Sandbox, now: Timestamp) -> String {
     match (sandbox.status, sandbox.mode) {
@@ -361,6 +373,14 @@ fn meaning(word: &str) -> Option<Style> {
 mod tests {
     use super::*;
     use wakeful_client::types::Space;
+
+    #[test]
+    fn limits_are_said_if_there_are_any() {
+        let none = IoLimits::default();
+        assert_eq!(io(&none), None);
+        let both = IoLimits { ops_per_sec: Some(100), burst_ops: Some(300), bandwidth_mbps: Some(20), ..none };
+        assert_eq!(io(&both).as_deref(), Some("100 ops/s, 300 in a burst; 20 MB/s"));
+    }
 
     #[test]
     fn ages_have_one_unit() {

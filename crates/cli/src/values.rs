@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use wakeful_client::types::{DurationText, EgressRequest};
+use wakeful_client::types::{DurationText, EgressRequest, IoLimits};
 
 /// `KEY=VALUE`.
 pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
@@ -70,6 +70,40 @@ impl EgressArgs {
             allow_domains: self.egress_allow_domain.clone(),
         };
         (request != EgressRequest::default()).then_some(request)
+    }
+}
+
+/// The disk, and what may be asked of it.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Disk")]
+pub(crate) struct IoArgs {
+    /// Disk in MiB [default: the template's, else 2048]
+    #[arg(long, value_name = "MIB", alias = "disk-size-mb")]
+    pub(crate) disk_mb: Option<u32>,
+    /// Limit reads and writes together to so many a second
+    #[arg(long, value_name = "N")]
+    ops_per_sec: Option<u64>,
+    /// So many in a burst of a second
+    #[arg(long, value_name = "N", requires = "ops_per_sec")]
+    burst_ops: Option<u64>,
+    /// Limit them to so many megabytes a second
+    #[arg(long, value_name = "MB")]
+    bandwidth_mbps: Option<u64>,
+    /// So many in a burst of a second
+    #[arg(long, value_name = "MB", requires = "bandwidth_mbps")]
+    burst_mbps: Option<u64>,
+}
+
+impl IoArgs {
+    /// `None` if nothing was said: the template's limits hold.
+    pub(crate) fn request(&self) -> Option<IoLimits> {
+        let request = IoLimits {
+            ops_per_sec: self.ops_per_sec,
+            burst_ops: self.burst_ops,
+            bandwidth_mbps: self.bandwidth_mbps,
+            burst_mbps: self.burst_mbps,
+        };
+        (request != IoLimits::default()).then_some(request)
     }
 }
 

@@ -52,6 +52,8 @@ pub(crate) enum Point {
     WakeIntended,
     #[strum(serialize = "wake.loaded")]
     WakeLoaded,
+    #[strum(serialize = "wake.sized")]
+    WakeSized,
     #[strum(serialize = "wake.spent")]
     WakeSpent,
     #[strum(serialize = "wake.restored")]
@@ -102,6 +104,7 @@ impl Point {
                 | Self::SuspendSaved
                 | Self::SuspendRenamed
                 | Self::WakeLoaded
+                | Self::WakeSized
                 | Self::WakeSpent
                 | Self::WakeRestored
                 | Self::SnapshotStopped

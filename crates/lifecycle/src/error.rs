@@ -87,6 +87,20 @@ pub enum Error {
     /// A lease cannot be extended where there is none.
     #[error("{0} is not ephemeral: it has no lease to extend")]
     NotEphemeral(SandboxId),
+    /// Only a sleeper's disk grows.
+    #[error("{id} is {state}: its disk can grow only while it is suspended")]
+    NotSuspended {
+        /// The sandbox.
+        id: SandboxId,
+        /// What it is instead.
+        state: &'static str,
+    },
+    /// What its template starts in it was not ready in time.
+    #[error("{detail}")]
+    NotReady {
+        /// What the last check said.
+        detail: String,
+    },
     /// An explicit suspend came between.
     #[error("{id} was suspended while the command ran; it is frozen with the sandbox and goes on after the next wake")]
     SuspendedDuringExec {
@@ -226,6 +240,8 @@ impl Error {
                 Refusal::WakeInProgress => Code::WakeInProgress,
             },
             Self::NotEphemeral(_) => Code::NotEphemeral,
+            Self::NotSuspended { .. } => Code::NotSuspended,
+            Self::NotReady { .. } => Code::NotReady,
             Self::SuspendedDuringExec { .. } => Code::SuspendedDuringExec,
             Self::Failed { .. } => Code::SandboxFailed,
             Self::Unresponsive { .. } => Code::GuestUnresponsive,
@@ -267,6 +283,7 @@ impl Error {
             | Self::LastKey(_)
             | Self::Refused { .. }
             | Self::NotEphemeral(_)
+            | Self::NotSuspended { .. }
             | Self::IdempotencyMismatch
             | Self::SuspendedDuringExec { .. }
             | Self::Failed { .. } => Kind::Conflict,
@@ -276,6 +293,7 @@ impl Error {
             | Self::CalledOff
             | Self::KeyBusy
             | Self::WakeFailed { .. }
+            | Self::NotReady { .. }
             | Self::RuntimeUnavailable(_)
             | Self::ShuttingDown => Kind::Unavailable,
             Self::Internal(_) | Self::Io { .. } => Kind::Internal,
@@ -305,6 +323,7 @@ impl Error {
                 Some(format!("POST /v1/sandboxes/{id}/wake?wait=true waits for the wake under way"))
             }
             Self::SuspendedDuringExec { id, .. } => Some(format!("POST /v1/sandboxes/{id}/wake, or any call on it")),
+            Self::NotSuspended { id, state: "running" } => Some(format!("POST /v1/sandboxes/{id}/suspend first")),
             Self::TemplateNotFound(_) => Some("GET /v1/templates lists what there is".into()),
             Self::SnapshotNotFound(_) => Some("GET /v1/snapshots lists what there is".into()),
             Self::SharedTemplate(_) => Some("a template of your own may have the same name".into()),

@@ -21,6 +21,7 @@ mod clock;
 mod compaction;
 mod crash;
 mod deadline;
+mod disk;
 mod error;
 mod events;
 mod files;

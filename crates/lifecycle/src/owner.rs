@@ -391,7 +391,12 @@ impl Owner {
         let after = patch.apply(&self.row, self.inner.now())?;
         let egress = after.egress != self.row.egress;
         let event = egress.then(|| ops::event(&after, EventType::EgressChanged, cause, None, None));
-        let mut written = ops::swap(&self.inner, after, event.as_ref()).await.map(|row| self.row = row);
+        let written = if after.disk_mb == self.row.disk_mb {
+            ops::swap(&self.inner, after, event.as_ref()).await
+        } else {
+            self.admit_growth(after, event.as_ref()).await
+        };
+        let mut written = written.map(|row| self.row = row);
         if egress && written.is_ok() {
             written = self.inner.uplinks.steer(&self.row).await;
         }
@@ -399,6 +404,16 @@ impl Owner {
             self.compaction = Compaction::begin(&self.inner, &self.row);
         }
         written
+    }
+
+    /// Writes the row with its larger disk, if host and tenant have the room; others see it before they count.
+    async fn admit_growth(&mut self, after: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
+        let inner = Arc::clone(&self.inner);
+        let _turn = inner.admissions.lock().await;
+        inner.check_disk(u64::from(after.disk_mb - self.row.disk_mb))?;
+        self.row = tenants::admit_growth(&inner, after, event).await?;
+        self.publish();
+        Ok(self.row.clone())
     }
 
     // ---- operations

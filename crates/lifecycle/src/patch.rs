@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use wakeful_model::{Cause, Code, Egress, Mode, Sandbox, SandboxId};
 
 use crate::owner::Ask;
-use crate::{Error, Lifecycle, SandboxView};
+use crate::{Error, Lifecycle, SandboxView, disk};
 
 /// How long a caller waits for what is under way.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,6 +27,8 @@ pub struct Patch {
     pub hard_ttl: Option<Option<Duration>>,
     /// Access wakes it.
     pub auto_resume: Option<bool>,
+    /// A larger disk from its next start on, in MiB; sleepers only.
+    pub disk_mb: Option<u32>,
 }
 
 impl Patch {
@@ -42,6 +44,10 @@ impl Patch {
         }
         if let Some(ttl) = self.hard_ttl {
             after.policy.hard_expires_at = ttl.and_then(|ttl| now.checked_add(bounded(ttl)).ok());
+        }
+        if let Some(disk_mb) = self.disk_mb {
+            disk::check(row, disk_mb)?;
+            after.disk_mb = disk_mb;
         }
         after.policy.auto_resume = self.auto_resume.unwrap_or(row.policy.auto_resume);
         after.metadata = self.metadata.unwrap_or(after.metadata);
@@ -79,7 +85,7 @@ impl Lifecycle {
 mod tests {
     use super::*;
     use crate::deadline::tests::{at, row};
-    use wakeful_model::State;
+    use wakeful_model::{Memory, State};
 
     #[test]
     fn only_what_is_named_changes() {
@@ -101,6 +107,21 @@ mod tests {
         assert_eq!(with(Some(Duration::from_secs(3))).policy.hard_expires_at, Some(at(12)));
         assert_eq!(with(None).policy.hard_expires_at, None);
         assert!(with(Some(Duration::MAX)).policy.hard_expires_at.is_some(), "forever is not never");
+    }
+
+    #[test]
+    fn only_a_sleepers_disk_grows_and_none_shrinks() {
+        let before = row(State::Suspended(Memory::Kept), |_| ());
+        let to = |row: &Sandbox, disk_mb| Patch { disk_mb: Some(disk_mb), ..Patch::default() }.apply(row, at(9));
+        assert_eq!(to(&before, before.disk_mb + 1).unwrap().disk_mb, before.disk_mb + 1);
+        assert_eq!(to(&before, before.disk_mb).unwrap(), before);
+        for wrong in [before.disk_mb - 1, 0, u32::MAX] {
+            let refused = to(&before, wrong).unwrap_err();
+            assert_eq!((refused.code(), refused.field()), (Code::InvalidSize, Some("disk_mb")));
+        }
+        let running = Sandbox { state: State::Running, ..before };
+        assert_eq!(to(&running, running.disk_mb + 1).unwrap_err().code(), Code::NotSuspended);
+        assert_eq!(to(&running, running.disk_mb).unwrap(), running, "nothing is to be done");
     }
 
     #[test]

@@ -21,10 +21,11 @@ use tracing::{error, info, warn};
 use wakeful_driver::{Driver, MemoryBase, Place};
 use wakeful_model::{Cause, EventType, Fact, Memory, Mode, Op, Outcome, Sandbox, State};
 
+use crate::disk::Follows;
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Held, Plan, Start};
-use crate::{Error, files, golden, ops};
+use crate::{Error, disk, files, golden, ops};
 
 /// How long an adopted guest may take to answer.
 const ADOPTED: Duration = Duration::from_secs(20);
@@ -225,9 +226,20 @@ async fn adopt(driver: &Arc<dyn Driver>, place: &Place, row: &Sandbox) -> Result
         Err(error) => return Err(error_chain(&error)),
     };
     let waking = row.state != State::Running;
+    // They are the engine's, and should be as they were.
+    let follows = match disk::prepare(&engine, row).await {
+        Ok(follows) => follows,
+        Err(error) if waking => return Err(error_chain(&error)),
+        Err(error) => {
+            warn!(sandbox_id = %row.id, error = error_chain(&error), "adopted, but its disk could not be set up again");
+            Follows::No
+        }
+    };
     let confirmed = async {
         let who = Identity::of(row, row.runtime_generation + u64::from(waking));
-        guest::revive(&engine, &row.secret, Vcpus::Stopped, ADOPTED, &who).await
+        let guest = guest::revive(&engine, &row.secret, Vcpus::Stopped, ADOPTED, &who).await?;
+        disk::follow(&guest, row, follows).await;
+        Ok(guest)
     };
     match confirmed.await {
         Ok(guest) => Ok(Held { engine: Some(engine), guest: Some(guest) }),

@@ -144,6 +144,13 @@ pub(crate) async fn admit(inner: &Inner, row: &Sandbox) -> Result<(), Error> {
     refused(inner.store.admit_sandbox(row, None).await?, row)
 }
 
+/// Writes the row of a sandbox whose disk grows, if the tenant may have so much.
+pub(crate) async fn admit_growth(inner: &Inner, row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
+    let began = Instant::now();
+    let swap = refused(inner.store.admit_growth(&row, event).await?, &row)?;
+    ops::written(inner, row, event, swap, began)
+}
+
 /// Writes the intent to wake, if the tenant may have its memory.
 pub(crate) async fn admit_wake(inner: &Inner, row: Sandbox, event: Option<&Event>) -> Result<Sandbox, Error> {
     let began = Instant::now();

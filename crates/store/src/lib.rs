@@ -260,6 +260,9 @@ pub trait Store: Send + Sync {
     /// As [`swap_sandbox`](Self::swap_sandbox) with the intent to wake, if its tenant's limits allow its memory.
     async fn admit_wake(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<Swap<Sandbox>>, Error>;
 
+    /// As [`swap_sandbox`](Self::swap_sandbox) with a disk that is larger than before, if its tenant's limits allow it.
+    async fn admit_growth(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<Swap<Sandbox>>, Error>;
+
     /// Adds a tenant; `false` if there is one of that name. `default` is there from the start.
     async fn insert_tenant(&self, row: &Tenant) -> Result<bool, Error>;
 

@@ -103,6 +103,11 @@ pub(super) fn entries() -> Vec<Entry> {
             Code::InsufficientCapacity,
             Code::DiskFull,
             Code::GuestUnresponsive,
+            Code::NotReady,
+            Code::CommandNotFound,
+            Code::NotExecutable,
+            Code::WorkdirNotFound,
+            Code::UnknownUser,
         ]);
     let list = get("/v1/sandboxes", "listSandboxes", "List sandboxes, newest first")
         .about("Destroyed ones only if asked for by status. `metadata.K=V` filters by a label, as often as wanted.")
@@ -114,13 +119,20 @@ pub(super) fn entries() -> Vec<Entry> {
         .answers::<SandboxList>(200, "A page")
         .refuses(&[Code::InvalidMode]);
     let change = patch("/v1/sandboxes/{id}", "updateSandbox", "Change a sandbox")
-        .about("Awake or asleep; nobody is woken, and it is no use of the sandbox.")
+        .about(
+            "Awake or asleep; nobody is woken, and it is no use of the sandbox. A disk can only grow, and only while the \
+             sandbox is suspended: it has the room after its next start.",
+        )
         .body::<PatchSandbox>(&json!({"metadata": {"team": "search"}, "auto_resume": false}))
         .refuses(&[
             Code::InvalidDuration,
             Code::InvalidCombination,
             Code::InvalidEgress,
+            Code::InvalidSize,
+            Code::NotSuspended,
             Code::SandboxDestroyed,
+            Code::QuotaExceeded,
+            Code::InsufficientCapacity,
             Code::Busy,
             Code::ShuttingDown,
         ]);

@@ -1,5 +1,5 @@
-//! Create: admit → row and intent → golden snapshot → clone, stopped → hello, `cont` → restore → commit. From a snapshot:
-//! its disk is copied and its memory loaded instead.
+//! Create: admit → row and intent → golden snapshot → clone, stopped → limits of its disk → hello, `cont` → restore →
+//! commit. From a snapshot: its disk is copied and its memory loaded instead.
 //!
 //! A crash anywhere before the commit leaves a `creating` row; `recover` destroys what it finds, since nobody was told
 //! the id yet.
@@ -22,7 +22,7 @@ use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
 use crate::patch::bounded;
 use crate::snapshots::Origin;
-use crate::{Error, NewSandbox, files, tenants};
+use crate::{Error, NewSandbox, disk, files, tenants};
 
 /// How long a fresh clone may take to answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(20);
@@ -220,19 +220,12 @@ fn policy(inner: &Inner, new: &NewSandbox, now: jiff::Timestamp) -> Policy {
 impl Inner {
     /// Whether one more sandbox of this size may be on this host.
     pub(crate) fn check_capacity(&self, memory_mb: u64, disk_mb: u64) -> Result<(), Error> {
-        let (count, disk) = {
-            let owners = self.owners.lock().expect("no panic while it is held");
-            let disks = owners.values().map(|handle| u64::from(handle.live.borrow().row.disk_mb));
-            (owners.len() as u64, disks.sum::<u64>())
-        };
-        let full = |detail: String| Err(Error::InsufficientCapacity { detail, fits: None });
+        let count = self.owners.lock().expect("no panic while it is held").len() as u64;
         if let Some(limit) = self.defaults.limit_sandboxes.filter(|limit| count >= *limit) {
-            return full(format!("this host may have {limit} sandboxes, and has them"));
+            let detail = format!("this host may have {limit} sandboxes, and has them");
+            return Err(Error::InsufficientCapacity { detail, fits: None });
         }
-        if let Some(limit) = self.defaults.limit_disk_mb.filter(|limit| disk + disk_mb > *limit) {
-            let left = limit.saturating_sub(disk);
-            return full(format!("{disk_mb} MiB of disk do not fit: {left} of {limit} MiB are left"));
-        }
+        self.check_disk(disk_mb)?;
         self.check_memory(memory_mb)
     }
 
@@ -296,6 +289,7 @@ async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
     point(Point::CreatePlugged);
     let engine = driver.launch(&place, machine, &inner.layout.base(&row.base), card, source).await?;
     point_with(Point::CreateLaunched, &*engine);
+    disk::prepare(&engine, row).await?;
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &golden.secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
@@ -321,11 +315,13 @@ async fn go_on_from(inner: &Arc<Inner>, row: &mut Sandbox, origin: &Origin) -> R
         match driver.launch(&place, machine, &base, card, source).await {
             Ok(engine) => {
                 point_with(Point::ForkLaunched, &*engine);
+                let follows = disk::prepare(&engine, row).await?;
                 inner.uplinks.settled(&row.id).await?;
                 // A number that its agent has never heard, so that it knows itself for a copy.
                 let who = Identity::of(row, FORKED + u64::from(random()?));
                 let secret = origin.snapshot.content.secret;
                 let guest = guest::revive(&engine, &secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
+                disk::follow(&guest, row, follows).await;
                 point_with(Point::ForkRestored, &*engine);
                 return Ok(Held { engine: Some(engine), guest: Some(guest) });
             }
@@ -341,6 +337,7 @@ async fn go_on_from(inner: &Arc<Inner>, row: &mut Sandbox, origin: &Origin) -> R
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
+    disk::prepare(&engine, row).await?;
     Ok(Held { engine: Some(engine), guest: Some(guest) })
 }
 

@@ -1,6 +1,6 @@
 //! Wake is a transaction too.
 //!
-//! intent → engine loaded, vCPUs stopped → **one durable write marks the checkpoint spent** → `cont` → hello, restore →
+//! intent → engine loaded, vCPUs stopped, limits and a larger disk told → **one durable write marks the checkpoint spent** → `cont` → hello, restore →
 //! `running`, generation + 1.
 //!
 //! Before "spent" a wake can be repeated freely. After it only the disk is true: loading that memory a second time over a
@@ -20,7 +20,7 @@ use crate::crash::{Point, point, point_with};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
-use crate::{Error, files};
+use crate::{Error, disk, files};
 
 /// How long a restored guest may take to answer.
 const RESTORED: Duration = Duration::from_secs(20);
@@ -60,11 +60,14 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
             Ok(engine) => {
                 point_with(Point::WakeLoaded, &*engine);
                 // While it can still be tried again.
+                let follows = disk::prepare(&engine, row).await?;
+                point_with(Point::WakeSized, &*engine);
                 inner.uplinks.settled(&row.id).await?;
                 spend(inner, row).await?;
                 point_with(Point::WakeSpent, &*engine);
                 let who = Identity::of(row, row.runtime_generation + 1);
                 let guest = guest::revive(&engine, &row.secret, Vcpus::Stopped, RESTORED, &who).await?;
+                disk::follow(&guest, row, follows).await;
                 point_with(Point::WakeRestored, &*engine);
                 return Ok((Held { engine: Some(engine), guest: Some(guest) }, true));
             }
@@ -81,6 +84,7 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation + 1);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
+    disk::prepare(&engine, row).await?;
     Ok((Held { engine: Some(engine), guest: Some(guest) }, false))
 }
 

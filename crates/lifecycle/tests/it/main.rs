@@ -6,6 +6,7 @@
 //! ```
 
 mod coverage;
+mod disk;
 mod model;
 mod sequences;
 mod sharing;

@@ -304,6 +304,10 @@ impl Store for SqliteStore {
         tenants::admit_wake(self, row, event).await
     }
 
+    async fn admit_growth(&self, row: &Sandbox, event: Option<&Event>) -> Result<Admission<Swap<Sandbox>>, Error> {
+        tenants::admit_growth(self, row, event).await
+    }
+
     async fn insert_tenant(&self, row: &Tenant) -> Result<bool, Error> {
         tenants::insert(self, row).await
     }

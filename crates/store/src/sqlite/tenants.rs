@@ -178,8 +178,25 @@ pub(super) async fn admit_wake(
     row: &Sandbox,
     event: Option<&Event>,
 ) -> Result<Admission<Swap<Sandbox>>, Error> {
+    admit_swap(store, row, event, Usage { memory_mb: row.memory_mb.into(), ..Usage::default() }).await
+}
+
+pub(super) async fn admit_growth(
+    store: &SqliteStore,
+    row: &Sandbox,
+    event: Option<&Event>,
+) -> Result<Admission<Swap<Sandbox>>, Error> {
+    admit_swap(store, row, event, Usage { disk_mb: row.disk_mb.into(), ..Usage::default() }).await
+}
+
+/// Writes the row if its tenant may have `more`, which counts beside all its others.
+async fn admit_swap(
+    store: &SqliteStore,
+    row: &Sandbox,
+    event: Option<&Event>,
+    more: Usage,
+) -> Result<Admission<Swap<Sandbox>>, Error> {
     let mut transaction = store.begin(sandboxes::durable(row)).await?;
-    let more = Usage { memory_mb: row.memory_mb.into(), ..Usage::default() };
     if let Some(refused) = refused(&mut transaction, &row.tenant, &row.id, more).await? {
         return Ok(refused);
     }

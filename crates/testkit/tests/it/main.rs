@@ -9,6 +9,7 @@ mod command_line;
 mod crash;
 mod deadlines;
 mod dockerfiles;
+mod disk;
 mod exec;
 mod exec_stream;
 mod faults;

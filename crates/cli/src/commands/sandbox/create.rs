@@ -6,7 +6,7 @@ use wakeful_client::types::CreateSandbox;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::values::{EgressArgs, Span, key_value};
+use crate::values::{EgressArgs, IoArgs, Span, key_value};
 
 /// What a new sandbox is made of; `run` takes the same.
 #[derive(Args, Clone, Debug)]
@@ -17,9 +17,6 @@ pub(crate) struct Machine {
     /// Size preset, such as shared-cpu-1x or performance-2x [default: the template's]
     #[arg(short, long, value_name = "SIZE")]
     size: Option<String>,
-    /// Disk in MiB [default: 2048]
-    #[arg(long, value_name = "MIB")]
-    disk_size_mb: Option<u32>,
     /// A variable for all its commands (repeatable)
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = key_value)]
     env: Vec<(String, String)>,
@@ -32,12 +29,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn request(self, egress: &EgressArgs) -> CreateSandbox {
+    pub(crate) fn request(self, io: &IoArgs, egress: &EgressArgs) -> CreateSandbox {
         CreateSandbox {
             egress: egress.request(),
             template: self.template,
             size: self.size,
-            disk_mb: self.disk_size_mb,
+            disk_mb: io.disk_mb,
+            io: io.request(),
             env: self.env.into_iter().collect(),
             metadata: self.metadata.into_iter().collect(),
             runtime: self.runtime,
@@ -58,6 +56,7 @@ Examples:
   wakeful sandbox create --template python --timeout 10m
   wakeful sandbox create -t python --persistent --idle-timeout 10m -e OPENAI_API_KEY=sk-...
   wakeful sandbox create -t base -s performance-1x --egress-allow-cidr 192.0.2.0/24
+  wakeful sandbox create -t base --disk-mb 8192 --bandwidth-mbps 50 --burst-mbps 200
   wakeful sandbox create -t snp_k3v7q2m5x6a4b2c7d5ef
   id=$(wakeful sandbox create -t python)")]
 pub(crate) struct Create {
@@ -79,6 +78,8 @@ pub(crate) struct Create {
     #[arg(long)]
     no_auto_resume: bool,
     #[command(flatten)]
+    io: IoArgs,
+    #[command(flatten)]
     egress: EgressArgs,
 }
 
@@ -90,7 +91,7 @@ impl Create {
             idle_timeout: self.idle_timeout.map(Into::into),
             hard_ttl: self.hard_ttl.map(Into::into),
             auto_resume: self.no_auto_resume.then_some(false),
-            ..self.machine.request(&self.egress)
+            ..self.machine.request(&self.io, &self.egress)
         };
         let sandbox = client.create_sandbox(&request).await?;
         if json {

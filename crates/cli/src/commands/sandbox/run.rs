@@ -9,7 +9,7 @@ use wakeful_client::types::{Command, CreateSandbox, Sandbox};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::values::{EgressArgs, Span};
+use crate::values::{EgressArgs, IoArgs, Span};
 
 use super::create::Machine;
 use super::exec::{How, Task};
@@ -46,6 +46,8 @@ pub(crate) struct Run {
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
     #[command(flatten)]
+    io: IoArgs,
+    #[command(flatten)]
     egress: EgressArgs,
 }
 
@@ -56,7 +58,7 @@ impl Run {
         // without a limit: as long as a sandbox may live
         let limit = if limit.is_zero() { LONGEST } else { limit.max(EXEC) };
         let lease = wait.saturating_add(limit).saturating_add(MARGIN).min(LONGEST);
-        let create = CreateSandbox { timeout: Some(lease.into()), ..self.machine.request(&self.egress) };
+        let create = CreateSandbox { timeout: Some(lease.into()), ..self.machine.request(&self.io, &self.egress) };
         let task = Task::new(Command::Argv(self.command), Some(self.exec_timeout), Vec::new(), self.how);
 
         let sandbox = start(client, &create, wait, &mut interrupt).await?;

@@ -69,6 +69,9 @@ fn describe(sandbox: &Sandbox, now: Timestamp) -> String {
             sandbox.disk_mb
         ),
     );
+    if let Some(limits) = table::io(&sandbox.io) {
+        add("io", limits);
+    }
     let isolation = sandbox.capabilities.as_ref().map(|found| format!(" ({})", found.isolation)).unwrap_or_default();
     add("runtime", format!("{}/{}{isolation}", sandbox.runtime, sandbox.accel));
     add("generation", sandbox.runtime_generation.to_string());

@@ -10,17 +10,18 @@ use crate::failure::Failure;
 use crate::output;
 use crate::values::{EgressArgs, Span, key_value};
 
-/// Change a sandbox's labels, egress or timeouts; awake or asleep
+/// Change a sandbox's labels, egress, timeouts or disk; awake or asleep
 #[derive(Args, Debug)]
 #[command(after_help = "\
 What is not named stays as it is; --metadata and the egress flags replace all that they name.
-Nobody is woken.
+Nobody is woken. A disk can only grow, and only while the sandbox is suspended.
 
 Examples:
   wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --idle-timeout 30m
   wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --metadata team=search
   wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --egress-allow-cidr 192.0.2.0/24
-  wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --no-hard-ttl --auto-resume false")]
+  wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --no-hard-ttl --auto-resume false
+  wakeful sandbox update sbx_k3v7q2m5x6a4b2c7d5ef --disk-mb 8192")]
 pub(crate) struct Update {
     /// The sandbox
     id: String,
@@ -42,6 +43,9 @@ pub(crate) struct Update {
     /// Whether access wakes it
     #[arg(long, value_name = "BOOL")]
     auto_resume: Option<bool>,
+    /// A larger disk from its next start on, in MiB; only while it is suspended
+    #[arg(long, value_name = "MIB")]
+    disk_mb: Option<u32>,
     #[command(flatten)]
     egress: EgressArgs,
 }
@@ -70,6 +74,7 @@ impl Update {
             idle_timeout: self.idle_timeout.map(Into::into),
             hard_ttl: if self.no_hard_ttl { Some(None) } else { self.hard_ttl.map(|span| Some(span.into())) },
             auto_resume: self.auto_resume,
+            disk_mb: self.disk_mb,
         }
     }
 }

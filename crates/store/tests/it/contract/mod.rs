@@ -50,7 +50,7 @@ macro_rules! store_contract {
                 templates_swap_and_go, resources_are_journalled, ports_are_kept_and_go, snapshots_are_kept_and_go, a_key_is_claimed_once,
                 answers_belong_to_their_claim, old_keys_are_free, sixteen_claims_have_one_winner,
                 everything_is_there_after_reopening, tenants_come_change_and_go, usage_is_counted,
-                limits_hold_under_a_rush, wakes_are_counted, keys_are_kept_and_go);
+                limits_hold_under_a_rush, wakes_are_counted, growth_is_counted, keys_are_kept_and_go);
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn committed_rows_outlive_kill_nine() {

@@ -155,6 +155,27 @@ pub(crate) async fn wakes_are_counted<F: Fixture>() {
     assert!(matches!(answer, Admission::Admitted(Swap::Swapped(3))), "{answer:?}");
 }
 
+pub(crate) async fn growth_is_counted<F: Fixture>() {
+    let (_fixture, store) = fresh::<F>().await;
+    let limits = Limits { disk_mb: Some(5000), sandboxes: Some(0), memory_mb: Some(0) };
+    assert!(store.insert_tenant(&tenant("acme", limits)).await.expect("insert"));
+    let mut row = of("acme", State::Suspended(Memory::Kept));
+    let mut other = of("acme", State::Suspended(Memory::Kept));
+    (row.disk_mb, other.disk_mb) = (1000, 1000);
+    for row in [&row, &other] {
+        store.insert_sandbox(row, None).await.expect("insert");
+    }
+    // Its own former size does not count beside the new one, and only disk is asked for.
+    let larger = |disk_mb| Sandbox { disk_mb, ..row.clone() };
+    let over = store.admit_growth(&larger(4001), None).await.expect("admit");
+    assert!(matches!(over, Admission::Over { limit: Limit::DiskMb, used: 1000, most: 5000 }), "{over:?}");
+    assert_eq!(store.sandbox(&row.id).await.expect("read").as_ref(), Some(&row));
+    let answer = store.admit_growth(&larger(4000), None).await.expect("admit");
+    assert!(matches!(answer, Admission::Admitted(Swap::Swapped(2))), "{answer:?}");
+    let stale = store.admit_growth(&larger(4000), None).await.expect("admit");
+    assert!(matches!(stale, Admission::Admitted(Swap::Stale(_))), "{stale:?}");
+}
+
 pub(crate) async fn keys_are_kept_and_go<F: Fixture>() {
     let (fixture, store) = fresh::<F>().await;
     let mut first = key(DEFAULT_TENANT, 1);
