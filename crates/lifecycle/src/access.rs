@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use wakeful_guest_client::{Again, Exec, ExecOutput, Guest};
-use wakeful_model::{Code, Op, Refusal, Sandbox, State};
+use wakeful_model::{Code, Op, Refusal, Sandbox, SandboxId, State};
 
 use crate::Error;
 use crate::activity::Activity;
@@ -157,14 +157,7 @@ impl Access {
         use wakeful_guest_client::Error as Guest;
         let id = self.link.row.id.clone();
         match error {
-            Guest::Refused { wakeful_code, code, message, .. } => {
-                // The guest is hostile: it may say what went wrong inside, and nothing about us.
-                let said = wakeful_code.and_then(|code| code.parse().ok()).filter(|code| SAYABLE.contains(code));
-                match said {
-                    Some(code) => Error::Guest { code, detail: message },
-                    None => Error::Unresponsive { id, detail: format!("its agent refused ({code}): {message}") },
-                }
-            }
+            error @ Guest::Refused { .. } => refusal(&id, error),
             Guest::Cut { pid, seq } => match self.came_between().await {
                 Some(Error::SuspendedDuringExec { id, .. }) => Error::SuspendedDuringExec { id, pid: Some(pid), seq },
                 Some(came_between) => came_between,
@@ -214,6 +207,21 @@ impl Access {
             // It slept and woke in between.
             (State::Running | State::Creating, _) => suspended(),
         })
+    }
+}
+
+/// What a guest's error means if nothing came between.
+pub(crate) fn refusal(id: &SandboxId, error: wakeful_guest_client::Error) -> Error {
+    use wakeful_guest_client::Error as Guest;
+    let id = id.clone();
+    let Guest::Refused { wakeful_code, code, message, .. } = error else {
+        return Error::Unresponsive { id, detail: error.to_string() };
+    };
+    // The guest is hostile: it may say what went wrong inside, and nothing about us.
+    let said = wakeful_code.and_then(|code| code.parse().ok()).filter(|code| SAYABLE.contains(code));
+    match said {
+        Some(code) => Error::Guest { code, detail: message },
+        None => Error::Unresponsive { id, detail: format!("its agent refused ({code}): {message}") },
     }
 }
 

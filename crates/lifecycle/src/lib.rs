@@ -22,6 +22,7 @@ mod compaction;
 mod crash;
 mod deadline;
 mod disk;
+mod entry;
 mod error;
 mod events;
 mod files;

@@ -22,10 +22,11 @@ use wakeful_driver::{Driver, MemoryBase, Place};
 use wakeful_model::{Cause, EventType, Fact, Memory, Mode, Op, Outcome, Sandbox, State};
 
 use crate::disk::Follows;
+use crate::entry::Began;
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Held, Plan, Start};
-use crate::{Error, disk, files, golden, ops};
+use crate::{Error, disk, entry, files, golden, ops};
 
 /// How long an adopted guest may take to answer.
 const ADOPTED: Duration = Duration::from_secs(20);
@@ -239,6 +240,9 @@ async fn adopt(driver: &Arc<dyn Driver>, place: &Place, row: &Sandbox) -> Result
         let who = Identity::of(row, row.runtime_generation + u64::from(waking));
         let guest = guest::revive(&engine, &row.secret, Vcpus::Stopped, ADOPTED, &who).await?;
         disk::follow(&guest, row, follows).await;
+        if waking && row.checkpoint.is_none() {
+            entry::begin(row, &guest, Began::Recovery).await?;
+        }
         Ok(guest)
     };
     match confirmed.await {

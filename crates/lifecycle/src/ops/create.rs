@@ -1,5 +1,5 @@
-//! Create: admit → row and intent → golden snapshot → clone, stopped → limits of its disk → hello, `cont` → restore →
-//! commit. From a snapshot: its disk is copied and its memory loaded instead.
+//! Create: admit → row and intent → golden snapshot → clone, stopped → limits of its disk → hello, `cont` → restore → start
+//! command → commit. From a snapshot: its disk is copied and its memory loaded instead.
 //!
 //! A crash anywhere before the commit leaves a `creating` row; `recover` destroys what it finds, since nobody was told
 //! the id yet.
@@ -17,12 +17,13 @@ use wakeful_model::{
 
 use super::{event, machine_of, swap};
 use crate::crash::{Point, point, point_with};
+use crate::entry::Began;
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
 use crate::patch::bounded;
 use crate::snapshots::Origin;
-use crate::{Error, NewSandbox, disk, files, tenants};
+use crate::{Error, NewSandbox, disk, entry, files, tenants};
 
 /// How long a fresh clone may take to answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(20);
@@ -259,16 +260,29 @@ pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, from: Option<Arc<O
         None => clone(inner, &row).await,
         Some(origin) => go_on_from(inner, &mut row, origin).await,
     };
-    match begun {
-        Ok(held) => match commit(inner, row.clone(), began).await {
-            Ok(row) => {
-                point(Point::CreateCommitted);
-                Finished { row, held, result: Ok(()) }
-            }
-            Err(error) => undo(inner, row, held, error).await,
-        },
-        Err(error) => undo(inner, row, Held::default(), error).await,
+    let held = match begun {
+        Ok(held) => held,
+        Err(error) => return undo(inner, row, Held::default(), error).await,
+    };
+    let finished = async {
+        // Memory that was loaded has it still.
+        if from.is_none() || row.restored_memory == Some(false) {
+            begin_entry(&row, &held).await?;
+        }
+        commit(inner, row.clone(), began).await
+    };
+    match finished.await {
+        Ok(row) => {
+            point(Point::CreateCommitted);
+            Finished { row, held, result: Ok(()) }
+        }
+        Err(error) => undo(inner, row, held, error).await,
     }
+}
+
+async fn begin_entry(row: &Sandbox, held: &Held) -> Result<(), Error> {
+    let Some(guest) = &held.guest else { return Ok(()) };
+    entry::begin(row, guest, Began::Create).await
 }
 
 async fn make_place(inner: &Inner, row: &Sandbox) -> Result<Place, Error> {

@@ -17,10 +17,11 @@ use wakeful_model::{Cause, EventType, Fact, Memory, Outcome, Sandbox, State};
 
 use super::{Checkpoint, event, machine_of, swap};
 use crate::crash::{Point, point, point_with};
+use crate::entry::Began;
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
 use crate::owner::{Finished, Held};
-use crate::{Error, disk, files};
+use crate::{Error, disk, entry, files};
 
 /// How long a restored guest may take to answer.
 const RESTORED: Duration = Duration::from_secs(20);
@@ -85,6 +86,7 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
     let who = Identity::of(row, row.runtime_generation + 1);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
     disk::prepare(&engine, row).await?;
+    entry::begin(row, &guest, Began::Wake).await?;
     Ok((Held { engine: Some(engine), guest: Some(guest) }, false))
 }
 
