@@ -53,7 +53,7 @@ impl From<Source<'_>> for Job {
             Source::Wake { checkpoint, image } => {
                 Self::Wake { checkpoint: checkpoint.to_owned(), image: image.clone() }
             }
-            Source::Boot { secret } => Self::Boot { secret },
+            Source::First { secret } | Source::Boot { secret } => Self::Boot { secret },
         }
     }
 }
@@ -88,13 +88,7 @@ pub(crate) async fn launch(
     source: Source<'_>,
 ) -> Result<Arc<QemuEngine>, Error> {
     let mut made = Made::default();
-    let first = match source {
-        Source::Golden { .. } => true,
-        // What was never run has no disk yet.
-        Source::Boot { .. } => !place.data.join(OVERLAY).exists(),
-        Source::Clone { .. } | Source::Wake { .. } => false,
-    };
-    if first {
+    if matches!(source, Source::Golden { .. } | Source::First { .. }) {
         make_overlay(&mut made, &place.data.join(OVERLAY), machine.disk_mb).await?;
     }
     let (job, owned) = (Job::from(source), (host.clone(), place.clone(), base.to_owned()));

@@ -59,7 +59,7 @@ impl SimDriver {
         let fresh = |secret| Memory { born: self.host.number(), ticks: 0, secret };
         let mut disk_mb = machine.disk_mb;
         let (base, memory, life, loaded) = match source {
-            Source::Golden { secret } => {
+            Source::Golden { secret } | Source::First { secret } => {
                 make_disk(&place.data)?;
                 (None, fresh(*secret), Life::Running, None)
             }

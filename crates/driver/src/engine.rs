@@ -63,6 +63,11 @@ pub enum Source<'a> {
         /// Its account.
         image: &'a Image,
     },
+    /// The first boot of a sandbox that no golden snapshot fits; makes its disk. Runs at once.
+    First {
+        /// What the agent must know to answer the hello.
+        secret: [u8; 32],
+    },
     /// A cold boot of the sandbox's own disk, with fresh memory. Runs at once.
     Boot {
         /// What the agent must know to answer the hello.

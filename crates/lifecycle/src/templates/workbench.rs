@@ -95,14 +95,18 @@ impl Workbench {
         let id = &stay.id;
         let made = place.data.clone();
         files::blocking("make a build's directory", move || files::make_private_dir(&made)).await?;
-        if let Some(layer) = &disk.layer {
-            driver.copy(Part::Disk, layer, &place.data).await?;
-        }
         let mut secret = [0u8; 32];
         getrandom::fill(&mut secret).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
+        let source = match &disk.layer {
+            Some(layer) => {
+                driver.copy(Part::Disk, layer, &place.data).await?;
+                Source::Boot { secret }
+            }
+            None => Source::First { secret },
+        };
         let card = inner.uplinks.plug_as(id, &Egress::default()).await?;
         let base = inner.layout.base(&disk.base);
-        let engine = driver.launch(&place, machine, &base, card, Source::Boot { secret }).await?;
+        let engine = driver.launch(&place, machine, &base, card, source).await?;
         inner.uplinks.settled(id).await?;
         let guest = guest::revive(&engine, &secret, Vcpus::Running, BOOT, &identity(id, &secret)).await?;
         Ok(Self { driver, engine, guest: Some(guest), secret, stay })
