@@ -353,6 +353,22 @@ impl Network {
     /// # Cancel safety
     /// What was begun is given up.
     pub async fn take(&self, owner: &str, kind: Kind, rules: &Rules) -> Result<Slot, Error> {
+        self.hand_out(owner, kind, rules, rules.allow_anything()).await
+    }
+
+    /// [`Network::take`], save that its way out stays closed until a policy is [applied](Slot::apply): for a guest that is
+    /// nobody's yet. If that policy is the one it was taken for, it takes no program to apply it.
+    ///
+    /// # Errors
+    /// As `take`.
+    ///
+    /// # Cancel safety
+    /// As `take`.
+    pub async fn take_shut(&self, owner: &str, kind: Kind, rules: &Rules) -> Result<Slot, Error> {
+        self.hand_out(owner, kind, rules, false).await
+    }
+
+    async fn hand_out(&self, owner: &str, kind: Kind, rules: &Rules, open: bool) -> Result<Slot, Error> {
         if owner.is_empty() || owner.len() > 255 || owner.chars().any(char::is_control) {
             return Err(Error::InvalidOwner { owner: owner.to_owned() });
         }
@@ -377,7 +393,7 @@ impl Network {
         let (file, owner) = (files::owner_file(&shared.plan.run_dir, number), owner.to_owned());
         apart(move || files::write(&file, &owner)).await?;
         shared.set_phase(number, Some(Phase::Taken));
-        slot.settle(rules).await;
+        slot.settle(rules, open).await;
         pending.0 = None;
         Ok(slot)
     }

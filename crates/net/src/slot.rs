@@ -139,12 +139,12 @@ impl Slot {
     pub async fn apply(&self, rules: &Rules) -> Result<(), Error> {
         let policy = Arc::clone(&self.0.policy).write_owned().await;
         self.check()?;
-        self.put(policy, rules).await
+        self.put(policy, rules, rules.allow_anything()).await
     }
 
     /// Puts rules into force in whose place the lock says nothing else may come.
-    async fn put(&self, mut policy: OwnedRwLockWriteGuard<Policy>, rules: &Rules) -> Result<(), Error> {
-        let (known, open) = (policy.rules.as_ref() == Some(rules), rules.allow_anything());
+    async fn put(&self, mut policy: OwnedRwLockWriteGuard<Policy>, rules: &Rules, open: bool) -> Result<(), Error> {
+        let known = policy.rules.as_ref() == Some(rules);
         if known && policy.open == Some(open) {
             return Ok(());
         }
@@ -164,15 +164,15 @@ impl Slot {
         .await
     }
 
-    /// Begins to put the rules into force that it was taken for. Its way out is closed meanwhile.
-    pub(crate) async fn settle(&self, rules: &Rules) {
+    /// Begins to put the rules into force that it was taken for. Its way out is closed meanwhile, and stays so unless `open`.
+    pub(crate) async fn settle(&self, rules: &Rules, open: bool) {
         let policy = Arc::clone(&self.0.policy).write_owned().await;
         let (done, settled) = oneshot::channel();
         *self.0.settling.lock().unwrap_or_else(PoisonError::into_inner) = Some(settled);
         let (slot, rules) = (self.clone(), rules.clone());
         self.0.shared.tasks.spawn(async move {
             // Nobody asks if its caller has left, who gives it up then.
-            let _ = done.send(slot.put(policy, &rules).await);
+            let _ = done.send(slot.put(policy, &rules, open).await);
         });
     }
 

@@ -64,6 +64,23 @@ fn a_slot_is_closed_until_its_rules_are_in_force() {
 }
 
 #[test]
+fn one_that_is_shut_opens_with_its_policy() {
+    world::run(async |world| {
+        let network = Network::open(world.options(1)).await.expect("opens");
+        for rules in [allow_all(), lists(&["203.0.113.3/32"], &[], &[], &[])] {
+            let slot = network.take_shut("sbx_a", Kind::Tap, &allow_all()).await.expect("is made");
+            slot.settled().await.expect("settles");
+            let guest = Guest::new(&slot);
+            assert!(!guest.reaches(OUTSIDE, 80) && !guest.reaches(OTHER, 80), "nothing leaves it");
+            slot.apply(&rules).await.expect("opens");
+            assert!(guest.reaches(OTHER, 80));
+            assert_eq!(guest.reaches(OUTSIDE, 80), rules == allow_all());
+            slot.release().await;
+        }
+    });
+}
+
+#[test]
 fn many_are_made_at_once() {
     world::run(async |world| {
         let network = Network::open(world.options(1)).await.expect("opens");
