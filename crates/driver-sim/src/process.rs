@@ -16,7 +16,7 @@ pub struct Memory {
     /// How often it has ticked since.
     pub ticks: u64,
     /// What its agent signs hellos with.
-    pub(crate) secret: [u8; 32],
+    pub secret: [u8; 32],
 }
 
 /// A guest's disk.

@@ -22,6 +22,8 @@ pub(crate) enum Point {
     CreateDirectory,
     #[strum(serialize = "create.plugged")]
     CreatePlugged,
+    #[strum(serialize = "create.claimed")]
+    CreateClaimed,
     #[strum(serialize = "create.launched")]
     CreateLaunched,
     #[strum(serialize = "create.restored")]
@@ -97,7 +99,8 @@ impl Point {
     const fn has_engine(self) -> bool {
         matches!(
             self,
-            Self::CreateLaunched
+            Self::CreateClaimed
+                | Self::CreateLaunched
                 | Self::CreateRestored
                 | Self::SuspendQuiesced
                 | Self::SuspendStopped

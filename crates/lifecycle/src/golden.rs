@@ -61,6 +61,19 @@ impl Goldens {
         Arc::clone(known.entry(dir.to_owned()).or_default())
     }
 
+    /// One that was looked at already.
+    pub(crate) fn known(&self, dir: &Path) -> Option<Arc<Golden>> {
+        let known = self.known.lock().expect("no panic while it is held");
+        known.get(dir).and_then(|cell| cell.get().cloned())
+    }
+
+    /// One that was found where it belongs; somebody else may have found it first.
+    pub(crate) fn remember(&self, dir: &Path, golden: Golden) -> Arc<Golden> {
+        let (cell, golden) = (self.cell(dir), Arc::new(golden));
+        let _ = cell.set(Arc::clone(&golden));
+        golden
+    }
+
     /// After a template's files are gone.
     pub(crate) fn forget(&self, template_dir: &Path) {
         self.known.lock().expect("no panic while it is held").retain(|dir, _| !dir.starts_with(template_dir));
@@ -115,7 +128,11 @@ impl Inner {
         files::blocking("make the golden snapshot's directory", move || files::make_private_dir(&made)).await?;
         let mut secret = [0u8; 32];
         getrandom::fill(&mut secret).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
-        let saved = boot_and_save(driver, &id, &place, base, secret, user, workdir, machine).await;
+        let saved = tokio::select! {
+            saved = boot_and_save(driver, &id, &place, base, secret, user, workdir, machine) => saved,
+            // Its engine must not go on alone. A build, which begins again at the next start, has its say first.
+            () = async { self.draining.cancelled().await; tokio::task::yield_now().await } => Err(Error::ShuttingDown),
+        };
         let reaped = driver.reap(&place).await;
         let result = match (saved, reaped) {
             (Ok(image), Ok(())) => {
@@ -175,6 +192,12 @@ async fn boot_and_save(
     let image = engine.save(&place.data).await?;
     engine.kill().await?;
     Ok(image)
+}
+
+/// Remembers that it is used: the time of its manifest. Blocks.
+pub(crate) fn note_use(dir: &Path) -> std::io::Result<()> {
+    let manifest = std::fs::File::options().write(true).open(dir.join("manifest.json"))?;
+    manifest.set_modified(std::time::SystemTime::now())
 }
 
 /// The one in this directory; `None` if it has no manifest.

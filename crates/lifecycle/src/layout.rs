@@ -114,6 +114,11 @@ impl Layout {
         self.data.join("cache")
     }
 
+    /// Which pools were asked for at run time.
+    pub(crate) fn pool(&self) -> PathBuf {
+        self.data.join("pool.json")
+    }
+
     pub(crate) fn trash(&self) -> PathBuf {
         self.data.join("trash")
     }

@@ -16,12 +16,15 @@ use wakeful_store::{Filter, Store};
 
 use crate::access::{Access, Use};
 use crate::clock::Clock;
+use crate::creates::Creates;
 use crate::events::News;
 use crate::golden::Goldens;
+use crate::goldsmith::Goldsmith;
 use crate::idempotency::{self, Turns};
 use crate::metrics::Metrics;
 use crate::network::{Network, Uplinks};
 use crate::owner::{self, Ask, Handle, Reply};
+use crate::pool::{Pool, Repeats};
 use crate::registry::Registry;
 use crate::snapshots::Holds;
 use crate::templates::{BuildSettings, Builds};
@@ -126,6 +129,9 @@ pub(crate) struct Inner {
     driver: OnceCell<Arc<dyn Driver>>,
     pub(crate) owners: Mutex<HashMap<SandboxId, Handle>>,
     pub(crate) goldens: Goldens,
+    pub(crate) goldsmith: Goldsmith,
+    pub(crate) creates: Creates,
+    pub(crate) pool: Pool,
     pub(crate) holds: Holds,
     pub(crate) builds: Builds,
     pub(crate) turns: Turns,
@@ -242,6 +248,9 @@ impl Lifecycle {
             driver: OnceCell::new(),
             owners: Mutex::default(),
             goldens: Goldens::default(),
+            goldsmith: Goldsmith::default(),
+            creates: Creates::default(),
+            pool: Pool::default(),
             holds: Holds::default(),
             builds: Builds::new(config.builds),
             turns: Turns::default(),
@@ -321,16 +330,25 @@ impl Lifecycle {
     /// # Errors
     /// See [`Error::code`].
     pub async fn create(&self, new: NewSandbox) -> Result<SandboxView, Error> {
-        self.create_as(SandboxId::random(), new).await
+        let id = self.id_for(&new, Repeats::Never).await;
+        self.create_as(id, new).await
     }
 
-    /// Makes a sandbox with this id, which must be a new one.
+    /// Makes a sandbox with this id, which must be a new one, or one of [`id_for`](Self::id_for).
     ///
     /// # Errors
     /// As [`create`](Self::create).
     pub async fn create_as(&self, id: SandboxId, new: NewSandbox) -> Result<SandboxView, Error> {
-        self.refuse_if_draining()?;
-        let (id, answer) = ops::create::admit(&self.inner, id, new).await?;
+        let admitted = async {
+            self.refuse_if_draining()?;
+            ops::create::admit(&self.inner, id.clone(), new).await
+        };
+        let (id, answer) = admitted.await.inspect_err(|error| {
+            // A write that nobody can vouch for may have been made: the id is not to be another's then.
+            if !matches!(error, Error::Store(_)) {
+                self.inner.pool.refused(&id);
+            }
+        })?;
         answer.await.unwrap_or(Err(Error::ShuttingDown))?;
         self.view_of(&id).await
     }

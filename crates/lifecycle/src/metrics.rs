@@ -1,5 +1,6 @@
 //! What is counted here: operations, changes of state, writes. Never labelled by an id: a label's values are few.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -10,8 +11,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use wakeful_model::{Code, Op, State};
 
-use crate::Lifecycle;
 use crate::network::Traffic;
+use crate::{Lifecycle, PoolView};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfOp {
@@ -36,6 +37,12 @@ struct OfState {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPool {
+    template: String,
+    size: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfDirection {
     direction: &'static str,
 }
@@ -50,6 +57,9 @@ pub(crate) struct Metrics {
     writes: Histogram,
     network: Family<OfDirection, Counter>,
     blocked: Counter,
+    pool_ready: Family<OfPool, Gauge>,
+    pool_claimed: Family<OfPool, Counter>,
+    pool_missed: Family<OfPool, Counter>,
 }
 
 impl Default for Metrics {
@@ -64,6 +74,9 @@ impl Default for Metrics {
             writes: Histogram::new(exponential_buckets(0.000_25, 2.0, 14)),
             network: Family::default(),
             blocked: Counter::default(),
+            pool_ready: Family::default(),
+            pool_claimed: Family::default(),
+            pool_missed: Family::default(),
         }
     }
 }
@@ -96,6 +109,25 @@ impl Metrics {
         self.blocked.inc_by(blocked.saturating_sub(self.blocked.get()));
     }
 
+    /// What is known of all pools by now; those of several tenants' templates of one name are added up.
+    fn pools(&self, views: &[PoolView]) {
+        let mut sums: HashMap<OfPool, (i64, u64, u64)> = HashMap::new();
+        for view in views {
+            let (ready, claimed, missed) =
+                sums.entry(OfPool { template: view.template.clone(), size: view.size.clone() }).or_default();
+            *ready += i64::from(view.ready);
+            *claimed += view.claimed;
+            *missed += view.missed;
+        }
+        for (of, (ready, claimed, missed)) in sums {
+            self.pool_ready.get_or_create(&of).set(ready);
+            for (family, count) in [(&self.pool_claimed, claimed), (&self.pool_missed, missed)] {
+                let counter = family.get_or_create(&of);
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
+        }
+    }
+
     /// A row was written.
     pub(crate) fn write(&self, took: Duration) {
         self.writes.observe(took.as_secs_f64());
@@ -121,12 +153,20 @@ impl Lifecycle {
             "Packets and questions of guests that were refused",
             metrics.blocked.clone(),
         );
+        registry.register("pool_ready", "Members of the pool that can be claimed", metrics.pool_ready.clone());
+        registry.register("pool_claimed", "Creates that the pool answered", metrics.pool_claimed.clone());
+        registry.register(
+            "pool_misses",
+            "Creates that the pool would have answered, had it had a member",
+            metrics.pool_missed.clone(),
+        );
         registry.register("store_write_seconds", "How long a durable write of a row took", metrics.writes.clone());
     }
 
     /// Brings those up to date that are looked at, not counted.
     pub async fn refresh_metrics(&self) {
         self.inner.metrics.network(&self.inner.uplinks.all_traffic().await);
+        self.inner.metrics.pools(&self.inner.pool.figures());
         let mut counts = [0_i64; State::NAMES.len()];
         for handle in self.inner.owners.lock().expect("no panic while it is held").values() {
             let name = handle.live.borrow().row.state.name();

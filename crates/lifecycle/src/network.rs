@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
 use wakeful_driver::Card;
 use wakeful_guest_proto::card;
-use wakeful_model::{Egress, Rules, Sandbox, SandboxId};
+use wakeful_model::{Egress, EgressMode, Rules, Sandbox, SandboxId};
 use wakeful_names::{Gate, Gatekeeper, Limits, Refused, Sockets, Upstream};
 use wakeful_net::{Account, Reason, Slot};
 
@@ -187,6 +187,20 @@ impl Uplinks {
         self.unplug(id).await;
         let rules = egress.rules();
         let slot = network.slots.take(id.bare(), wakeful_net::Kind::Tap, &rules).await?;
+        self.plug_into(network, id, slot, rules).await
+    }
+
+    /// A slot for a guest that is nobody's yet: nothing leaves it, neither by itself nor by what answers its names, until it
+    /// is [steered](Self::steer). Its rules are those that it will most likely have.
+    pub(crate) async fn plug_shut(&self, id: &SandboxId, likely: &Egress) -> Result<Card, Error> {
+        let Some(network) = &self.network else { return Ok(Card::Unplugged) };
+        self.unplug(id).await;
+        let slot = network.slots.take_shut(id.bare(), wakeful_net::Kind::Tap, &likely.rules()).await?;
+        let nothing = Egress { mode: EgressMode::DenyAll, ..Egress::default() };
+        self.plug_into(network, id, slot, nothing.rules()).await
+    }
+
+    async fn plug_into(&self, network: &Network, id: &SandboxId, slot: Slot, rules: Rules) -> Result<Card, Error> {
         let tap = slot.take_tap();
         if let Err(error) = self.keep(network, id, slot.clone(), rules) {
             slot.release().await;

@@ -475,6 +475,7 @@ impl Owner {
         let inner = Arc::clone(&self.inner);
         let _turn = inner.admissions.lock().await;
         inner.check_memory(u64::from(row.memory_mb))?;
+        inner.make_room(u64::from(row.memory_mb), Some(&row.id)).await;
         self.row = tenants::admit_wake(&inner, row, event).await?;
         self.publish();
         Ok(self.row.clone())

@@ -8,7 +8,7 @@
 //!                        └ too little ─▶ press the longest idle ─▶ its owner asks the guest ─▶ suspend, cause `pressure`
 //! ```
 //!
-//! One at a time, and the figures are read again before the next. Only those sleep that would do so by themselves some
+//! Members of the pool go before anybody sleeps. One at a time, and the figures are read again before the next. Only those sleep that would do so by themselves some
 //! time: persistent, unused, with nothing at work inside, and woken by access. A suspend for pressure gives way to an
 //! access like one for idleness.
 
@@ -98,7 +98,7 @@ impl Lifecycle {
     }
 }
 
-async fn watch(inner: &Inner, pressure: &Pressure) {
+async fn watch(inner: &Arc<Inner>, pressure: &Pressure) {
     let mut left_alone: HashMap<SandboxId, Instant> = HashMap::new();
     let mut pressed = false;
     loop {
@@ -106,11 +106,16 @@ async fn watch(inner: &Inner, pressure: &Pressure) {
         let Some(why) = pressure.now().await else {
             if std::mem::take(&mut pressed) {
                 info!("the host has enough memory again");
+                inner.press_pool(false).await;
             }
             continue;
         };
         if !std::mem::replace(&mut pressed, true) {
             warn!(why, "the host is short of memory: the longest idle sleep first");
+        }
+        // They hold nothing that anybody would miss.
+        if inner.press_pool(true).await {
+            continue;
         }
         left_alone.retain(|_, until| *until > Instant::now());
         let Some(id) = longest_idle(inner, pressure.idle, &left_alone) else { continue };

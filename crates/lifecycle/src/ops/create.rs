@@ -1,5 +1,6 @@
 //! Create: admit → row and intent → golden snapshot → clone, stopped → limits of its disk → hello, `cont` → restore → start
-//! command → commit. From a snapshot: its disk is copied and its memory loaded instead.
+//! command → commit. From a snapshot: its disk is copied and its memory loaded instead. A member of the pool is a clone that
+//! was made before: its network is opened, then hello, `cont`, restore. Where there is no golden snapshot yet, it boots.
 //!
 //! A crash anywhere before the commit leaves a `creating` row; `recover` destroys what it finds, since nobody was told
 //! the id yet.
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::{error, warn};
-use wakeful_driver::{MemoryBase, Part, Place, Source};
+use wakeful_driver::{Driver, MemoryBase, Part, Place, Source};
 use wakeful_model::{
     Cause, Code, Content, EventType, Fact, Failure, Mode, OnExpiry, Op, OperationId, Outcome, Policy, Sandbox,
     SandboxId, Size, Snapshot, State, Transition, preset,
@@ -18,15 +19,20 @@ use wakeful_model::{
 use super::{event, machine_of, swap};
 use crate::crash::{Point, point, point_with};
 use crate::entry::Began;
+use crate::golden::Golden;
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
 use crate::patch::bounded;
+use crate::pool::{Kind, Member};
 use crate::snapshots::Origin;
 use crate::{Error, NewSandbox, disk, entry, files, tenants};
 
 /// How long a fresh clone may take to answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(20);
+
+/// How long a member of the pool may take, which needs milliseconds: a clone that is made instead should not come late.
+const CLAIMED: Duration = Duration::from_secs(3);
 
 /// How long a boot may take.
 const BOOTED: Duration = Duration::from_secs(90);
@@ -52,6 +58,7 @@ pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) ->
     let id = row.id.clone();
     let (reply, answer) = oneshot::channel();
     inner.check_capacity(u64::from(row.memory_mb), u64::from(row.disk_mb))?;
+    inner.make_room(u64::from(row.memory_mb), Some(&row.id)).await;
     tenants::admit(inner, &row).await?;
     point(Point::CreateAdmitted);
     own(inner, Start { row, held: Held::default(), first: Some((Plan::Create { from }, Some(reply))) });
@@ -59,7 +66,7 @@ pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) ->
 }
 
 /// What a new sandbox gets from its template, in the size that was asked for.
-async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Content, Error> {
+pub(crate) async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Content, Error> {
     let template = inner.find_template(&new.tenant, &new.template).await?;
     // One that is being built again has its old base meanwhile.
     let Some(base) = template.base.clone() else {
@@ -230,19 +237,21 @@ impl Inner {
         self.check_memory(memory_mb)
     }
 
-    /// Whether a guest of this size may run beside those that run now.
+    /// Guest memory of all sandboxes that run.
+    pub(crate) fn memory_used(&self) -> u64 {
+        let owners = self.owners.lock().expect("no panic while it is held");
+        let lives = owners.values().map(|handle| handle.live.borrow());
+        let awake = lives.filter(|live| {
+            let waking = live.row.transition.as_ref().is_some_and(|transition| transition.op == Op::Wake);
+            live.row.state.has_engine() || waking
+        });
+        awake.map(|live| u64::from(live.row.memory_mb)).sum()
+    }
+
+    /// Whether a guest of this size may run beside those that run now. Members of the pool are in nobody's way: they go.
     pub(crate) fn check_memory(&self, memory_mb: u64) -> Result<(), Error> {
         let Some(limit) = self.defaults.limit_memory_mb else { return Ok(()) };
-        let used: u64 = {
-            let owners = self.owners.lock().expect("no panic while it is held");
-            let lives = owners.values().map(|handle| handle.live.borrow());
-            let awake = lives.filter(|live| {
-                let waking = live.row.transition.as_ref().is_some_and(|transition| transition.op == Op::Wake);
-                live.row.state.has_engine() || waking
-            });
-            awake.map(|live| u64::from(live.row.memory_mb)).sum()
-        };
-        let left = limit.saturating_sub(used);
+        let left = limit.saturating_sub(self.memory_used());
         if memory_mb <= left {
             return Ok(());
         }
@@ -256,12 +265,13 @@ impl Inner {
 
 pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, from: Option<Arc<Origin>>) -> Finished {
     let began = Instant::now();
+    let _create = inner.creates.begin();
     let begun = match &from {
-        None => clone(inner, &row).await,
-        Some(origin) => go_on_from(inner, &mut row, origin).await,
+        None => of_template_now(inner, &row).await,
+        Some(origin) => go_on_from(inner, &mut row, origin).await.map(|held| (held, None)),
     };
-    let held = match begun {
-        Ok(held) => held,
+    let (held, how) = match begun {
+        Ok(begun) => begun,
         Err(error) => return undo(inner, row, Held::default(), error).await,
     };
     let finished = async {
@@ -269,7 +279,7 @@ pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, from: Option<Arc<O
         if from.is_none() || row.restored_memory == Some(false) {
             begin_entry(&row, &held).await?;
         }
-        commit(inner, row.clone(), began).await
+        commit(inner, row.clone(), began, how).await
     };
     match finished.await {
         Ok(row) => {
@@ -293,10 +303,69 @@ async fn make_place(inner: &Inner, row: &Sandbox) -> Result<Place, Error> {
     Ok(place)
 }
 
-async fn clone(inner: &Arc<Inner>, row: &Sandbox) -> Result<Held, Error> {
+/// What a template gives by the shortest way there is: a member of the pool, a clone, a boot. And which of them it was, if
+/// it was not the usual one.
+async fn of_template_now(inner: &Arc<Inner>, row: &Sandbox) -> Result<(Held, Option<&'static str>), Error> {
     let driver = inner.driver().await?;
+    let kind = Kind::of(row, driver.engine());
+    match inner.pool.claim(&row.id).await? {
+        Some(member) => match claim(inner, row, &kind, &member).await {
+            Ok(held) => {
+                inner.pool.hit(&member.name);
+                return Ok((held, Some("claimed from the pool")));
+            }
+            Err(error) => {
+                warn!(sandbox_id = %row.id, error = error_chain(&error), "a member of the pool is of no use, making a clone");
+                inner.clear_place(&row.id).await?;
+            }
+        },
+        None => inner.pool.missed(&kind),
+    }
+    match inner.golden_at_hand(&driver, &row.template_id, &row.base, kind.machine()).await? {
+        Some(golden) => Ok((clone(inner, &driver, row, &golden).await?, None)),
+        None => {
+            inner.golden_later(&driver, row);
+            Ok((boot(inner, &driver, row).await?, Some("booted, while its golden snapshot is made")))
+        }
+    }
+}
+
+/// Makes a member of the pool the sandbox whose place it has.
+async fn claim(inner: &Arc<Inner>, row: &Sandbox, kind: &Kind, member: &Member) -> Result<Held, Error> {
+    if member.kind != *kind {
+        let detail = "the pool's member is of another template or size".into();
+        return Err(Error::Unresponsive { id: row.id.clone(), detail });
+    }
+    let engine = Arc::clone(&member.engine);
+    point_with(Point::CreateClaimed, &*engine);
+    let claimed = async {
+        // Before the guest runs: until now nothing could leave it.
+        inner.uplinks.steer(row).await?;
+        disk::prepare(&engine, row).await?;
+        let who = Identity::of(row, row.runtime_generation);
+        guest::revive(&engine, &member.secret, Vcpus::Stopped, CLAIMED, &who).await
+    };
+    let late = || Error::Unresponsive { id: row.id.clone(), detail: format!("it did not answer within {CLAIMED:?}") };
+    let guest = tokio::time::timeout(CLAIMED, claimed).await.unwrap_or_else(|_| Err(late()))?;
+    point_with(Point::CreateRestored, &*engine);
+    Ok(Held { engine: Some(engine), guest: Some(guest) })
+}
+
+/// The first of its size.
+async fn boot(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: &Sandbox) -> Result<Held, Error> {
+    let place = make_place(inner, row).await?;
+    let card = inner.uplinks.plug(row).await?;
+    let source = Source::First { secret: row.secret };
+    let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), card, source).await?;
+    disk::prepare(&engine, row).await?;
+    inner.uplinks.settled(&row.id).await?;
+    let who = Identity::of(row, row.runtime_generation);
+    let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
+    Ok(Held { engine: Some(engine), guest: Some(guest) })
+}
+
+async fn clone(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: &Sandbox, golden: &Golden) -> Result<Held, Error> {
     let machine = machine_of(row);
-    let golden = inner.golden(&driver, &row.template_id, &row.base, &row.user, &row.workdir, machine).await?;
     let place = make_place(inner, row).await?;
     let source = Source::Clone { golden: &golden.dir, image: &golden.image };
     let card = inner.uplinks.plug(row).await?;
@@ -361,7 +430,7 @@ fn random() -> Result<u32, Error> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-async fn commit(inner: &Inner, mut row: Sandbox, began: Instant) -> Result<Sandbox, Error> {
+async fn commit(inner: &Inner, mut row: Sandbox, began: Instant, how: Option<&str>) -> Result<Sandbox, Error> {
     let Outcome::Move(state) = inner.observe(&row.id, row.state, None, Fact::Created) else {
         return Err(Error::Internal(format!("a {} sandbox cannot have been created", row.state.name())));
     };
@@ -370,7 +439,7 @@ async fn commit(inner: &Inner, mut row: Sandbox, began: Instant) -> Result<Sandb
     row.updated_at = inner.now();
     row.started_at = Some(row.updated_at);
     row.last_activity_at = row.updated_at;
-    let event = event(&row, EventType::Created, Cause::Api, Some(began.elapsed()), None);
+    let event = event(&row, EventType::Created, Cause::Api, Some(began.elapsed()), how.map(str::to_owned));
     swap(inner, row, Some(&event)).await
 }
 

@@ -4,7 +4,7 @@
 //! | what | stays while |
 //! |---|---|
 //! | base | a template, a sandbox, a snapshot or the cache names it |
-//! | golden snapshot | a sandbox or snapshot stands on its template and base; of a template's own base: its own size always, others for some days after their last use |
+//! | golden snapshot | a sandbox or snapshot stands on its template and base, or the pool has members of it; of a template's own base: its own size always, others for some days after their last use |
 //! | step's disk, image's base, blob | it was used in the last days |
 //!
 //! Nothing is removed beside an admission: whoever is given a base has a row by then.
@@ -113,6 +113,10 @@ impl Inner {
                 let machine = wakeful_driver::Machine { cpu: size.cpu, memory_mb: size.memory_mb, disk_mb };
                 own.insert((template.id.to_string(), machine.to_string(), end_of(base)));
             }
+        }
+        for (template, machine, base) in self.pool.stands_on() {
+            own.insert((template.to_string(), machine.to_string(), end_of(&base)));
+            bases.insert(base);
         }
         let layout = self.layout.clone();
         bases.extend(files::blocking("look at what builds keep", move || Ok(cache::bases(&layout))).await?);

@@ -67,13 +67,7 @@ impl Drop for Stay {
 }
 
 async fn clear(inner: &Inner, id: &SandboxId) {
-    let gone = async {
-        inner.reap(id).await?;
-        inner.uplinks.forget(id);
-        let (dir, trash) = (inner.layout.sandbox(id), inner.layout.trash());
-        files::blocking("remove a build's disk", move || files::discard_dir(&dir, &trash)).await
-    };
-    if let Err(error) = gone.await {
+    if let Err(error) = inner.clear_place(id).await {
         error!(
             machine = id.bare(),
             error = error_chain(&error),

@@ -8,6 +8,7 @@
 mod coverage;
 mod disk;
 mod model;
+mod pool;
 mod sequences;
 mod sharing;
 mod time;

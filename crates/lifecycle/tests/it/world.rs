@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use wakeful_driver::Driver;
 use wakeful_driver_sim::{Host, SimDriver};
 use wakeful_lifecycle::{Clock, Config, Defaults, Layout, Lifecycle, NewSandbox, RuntimeInfo};
-use wakeful_model::{Cause, Egress, Mode, SandboxId, Template, TemplateId, TemplateSource, TemplateStatus};
+use wakeful_model::{Egress, Mode, SandboxId, Template, TemplateId, TemplateSource, TemplateStatus};
 use wakeful_store::{SqliteStore, Store};
 
 use crate::coverage::Seen;
@@ -51,6 +51,7 @@ pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) now: u64,
     pub(crate) seen: Arc<Seen>,
+    memory_mb: Option<u64>,
     daemon: Option<Daemon>,
 }
 
@@ -60,6 +61,11 @@ pub(crate) fn at(second: u64) -> Timestamp {
 
 impl World {
     pub(crate) fn new(seen: &Arc<Seen>) -> Self {
+        Self::limited(seen, None)
+    }
+
+    /// One whose sandboxes may have only so much memory.
+    pub(crate) fn limited(seen: &Arc<Seen>, memory_mb: Option<u64>) -> Self {
         // In memory where there is such a place: a sync that costs nothing lets thousands of lives pass in a minute.
         let shared_memory = std::path::Path::new("/dev/shm");
         let dir = if shared_memory.is_dir() { TempDir::new_in(shared_memory) } else { TempDir::new() };
@@ -68,16 +74,14 @@ impl World {
         let outside = outside.expect("a runtime");
         let host = Host::new(outside.handle().clone());
         let clock = Clock::by_hand(at(BEGINNING));
-        let mut world = Self { dir, outside, host, clock, now: BEGINNING, seen: Arc::clone(seen), daemon: None };
+        let mut world =
+            Self { dir, outside, host, clock, now: BEGINNING, seen: Arc::clone(seen), memory_mb, daemon: None };
         world.start();
         let daemon = world.daemon();
         daemon.runtime.block_on(async {
             assert!(daemon.store.insert_template(&template()).await.expect("a template"));
-            // The golden snapshot is made by the first create, so that none of the others passes its points.
-            let (id, new) =
-                (SandboxId::random(), New { persistent: true, auto_resume: true, lease: 1, hard_ttl: None });
-            daemon.lifecycle.create_as(id.clone(), request(new)).await.expect("created");
-            daemon.lifecycle.destroy(TENANT, &id, Cause::Api).await.expect("destroyed");
+            // The golden snapshot is there before the first create, so that none passes its points.
+            daemon.lifecycle.prepare_template(TENANT, "sim").await.expect("prepared");
         });
         world
     }
@@ -96,7 +100,7 @@ impl World {
                 layout: Layout::new(self.dir.path().join("data"), self.run_dir()),
                 store: Arc::clone(&store) as Arc<_>,
                 runtime: Arc::new(SimRuntime(Arc::clone(&self.host))),
-                defaults: defaults(),
+                defaults: Defaults { limit_memory_mb: self.memory_mb, ..defaults() },
                 network: None,
                 builds: wakeful_lifecycle::BuildSettings::default(),
                 clock: self.clock.clone(),
@@ -131,6 +135,10 @@ impl World {
 
     pub(crate) fn run_dir(&self) -> PathBuf {
         self.dir.path().join("run")
+    }
+
+    pub(crate) fn golden_dir(&self) -> PathBuf {
+        self.dir.path().join("data").join("golden")
     }
 
     pub(crate) fn sandboxes_dir(&self) -> PathBuf {
