@@ -12,6 +12,7 @@ mod info;
 mod io;
 mod key;
 mod patch;
+mod pool;
 mod port;
 mod problem;
 mod process;
@@ -31,6 +32,7 @@ pub use info::{DefaultsInfo, Health, Info, Limits, RuntimeInfo, SizeInfo};
 pub use io::IoLimits;
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
 pub use patch::PatchSandbox;
+pub use pool::{Pool, PoolList, PutPool};
 pub use port::{Port, PortList, PortSession, PutPort};
 pub use problem::{PROBLEM_JSON, Problem};
 pub use process::{

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tracing::Instrument;
-use wakeful_lifecycle::{Answer, Claimed};
+use wakeful_lifecycle::{Answer, Claimed, Repeats};
 use wakeful_model::Code;
 
 use crate::App;
@@ -85,6 +85,30 @@ fn response(answer: Answer) -> Response {
     response
 }
 
+/// Where the ids of new things come from.
+pub(crate) trait Ids: Send + Sync + 'static {
+    /// An id.
+    type Id: Display + FromStr + Send + Sync + 'static;
+
+    /// One for a call that may be repeated, or may not.
+    fn fresh(&self, repeats: Repeats) -> impl Future<Output = Self::Id> + Send;
+
+    /// One that was stored nowhere, and will not be used.
+    fn unused(&self, _id: &Self::Id) {}
+}
+
+impl<I, F> Ids for F
+where
+    I: Display + FromStr + Send + Sync + 'static,
+    F: Fn() -> I + Send + Sync + 'static,
+{
+    type Id = I;
+
+    fn fresh(&self, _repeats: Repeats) -> impl Future<Output = I> + Send {
+        std::future::ready(self())
+    }
+}
+
 /// Does a call that makes something: once for a key, or as often as it comes without one.
 ///
 /// `make` makes it under an id; `made` finds what came of an earlier call under its id, if that lives.
@@ -92,30 +116,36 @@ pub(crate) async fn once<I, Make, Making, Made, Finding>(
     app: &App,
     tenant: &str,
     key: Option<Key>,
-    fresh: impl Fn() -> I + Send + 'static,
+    ids: I,
     make: Make,
     made: Made,
 ) -> Result<Response, Problem>
 where
-    I: Display + FromStr + Send + 'static,
-    Make: FnOnce(I) -> Making + Send + 'static,
+    I: Ids,
+    Make: FnOnce(I::Id) -> Making + Send + 'static,
     Making: Future<Output = Result<Answer, Problem>> + Send,
-    Made: FnOnce(I) -> Finding + Send + 'static,
+    Made: FnOnce(I::Id) -> Finding + Send + 'static,
     Finding: Future<Output = Result<Option<Answer>, Problem>> + Send,
 {
-    let Some(key) = key else { return make(fresh()).await.map(response) };
+    let Some(key) = key else { return make(ids.fresh(Repeats::Never).await).await.map(response) };
     let (lifecycle, tenant) = (app.lifecycle.clone(), tenant.to_owned());
     let work = async move {
-        let parse = |text: &str| text.parse::<I>().map_err(|_| Problem::internal(format!("{text:?} is no such id")));
-        let held = match lifecycle.claim(&tenant, &key.text, &key.digest, fresh().to_string()).await? {
-            Claimed::Answered(answer) => return Ok(answer),
+        let parse =
+            |text: &str| text.parse::<I::Id>().map_err(|_| Problem::internal(format!("{text:?} is no such id")));
+        let fresh = ids.fresh(Repeats::ByKey).await;
+        let held = match lifecycle.claim(&tenant, &key.text, &key.digest, fresh.to_string()).await? {
+            Claimed::Answered(answer) => {
+                ids.unused(&fresh);
+                return Ok(answer);
+            }
             Claimed::New(held) => held,
             Claimed::Interrupted(held) => match made(parse(held.subject())?).await? {
                 Some(answer) => {
+                    ids.unused(&fresh);
                     held.keep(&answer).await;
                     return Ok(answer);
                 }
-                None => held.renew(fresh().to_string()).await?,
+                None => held.renew(fresh.to_string()).await?,
             },
         };
         match make(parse(held.subject())?).await {

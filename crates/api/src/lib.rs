@@ -34,6 +34,7 @@ mod origin;
 mod page;
 mod patch;
 mod path;
+mod pool;
 mod ports;
 mod previews;
 mod problem;
@@ -59,7 +60,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::routing::{any, delete, get, post};
+use axum::routing::{any, delete, get, post, put};
 use secrecy::{ExposeSecret, SecretString};
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
@@ -154,6 +155,8 @@ fn routes() -> Routes {
         .route("/v1/uploads", post(uploads::create))
         .route("/v1/prune", post(space::prune))
         .route("/v1/df", get(space::df))
+        .route("/v1/pool", get(pool::list))
+        .route("/v1/pool/{template}/{size}", put(pool::put))
         .route("/v1/keys", get(keys::list).post(keys::create))
         .route("/v1/keys/{id}", delete(keys::delete))
         .route("/v1/tenants", get(tenants::list).post(tenants::create))

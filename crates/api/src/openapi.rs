@@ -5,6 +5,7 @@
 
 mod entry;
 mod files;
+mod pool;
 mod processes;
 mod sandboxes;
 mod snapshots;
@@ -53,6 +54,7 @@ fn document() -> OpenApi {
         processes::entries(),
         files::entries(),
         templates::entries(),
+        pool::entries(),
         tenants::entries(),
     ];
     let mut paths = PathsBuilder::new();
@@ -100,13 +102,14 @@ const ABOUT: &str = "Sandboxes that sleep when nobody uses them and wake where t
     RFC 9457 problem with a stable `code`. An access to a sandbox that sleeps wakes it. \
     An admin acts in another tenant with the header `X-Wakeful-Tenant`.";
 
-const TAGS: [(&str, &str); 9] = [
+const TAGS: [(&str, &str); 10] = [
     ("sandboxes", "Their life"),
     ("processes", "Commands in them"),
     ("files", "Files in them"),
     ("ports", "Ports in them"),
     ("snapshots", "Copies of them that are kept"),
     ("templates", "What they are made from"),
+    ("pool", "Sandboxes that are made before they are asked for; for admins"),
     ("keys", "Who may do what; for admins"),
     ("tenants", "Whose sandboxes there are, and how many; for admins"),
     ("server", "About the server"),

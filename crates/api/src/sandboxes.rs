@@ -6,13 +6,13 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, Uri};
 use wakeful_api_types::SandboxList;
-use wakeful_lifecycle::{Filter, SandboxView};
+use wakeful_lifecycle::{Filter, Lifecycle, NewSandbox, Repeats, SandboxView};
 use wakeful_model::{Code, SandboxId, State as SandboxState};
 
 use crate::body::{Object, json};
 use crate::caller::Caller;
 use crate::fields::Fields;
-use crate::idempotency::{self, Key};
+use crate::idempotency::{self, Ids, Key};
 use crate::path::Target;
 use crate::problem::Problem;
 use crate::query::{self, Query};
@@ -43,9 +43,28 @@ pub(crate) async fn create(
         idempotency::answer(StatusCode::CREATED, location, &wire::sandbox(view))
     };
     let (making, finding, tenant) = (app.lifecycle.clone(), app.lifecycle.clone(), Arc::clone(&caller.tenant));
+    let ids = Fitting { lifecycle: app.lifecycle.clone(), new: new.clone() };
     let make = async move |id| created(making.create_as(id, new).await?);
     let made = async move |id: SandboxId| finding.created(&tenant, &id).await?.map(created).transpose();
-    idempotency::once(&app, &caller.tenant, key, SandboxId::random, make, made).await
+    idempotency::once(&app, &caller.tenant, key, ids, make, made).await
+}
+
+/// Ids of members of the pool that fit a request, as long as there are any.
+struct Fitting {
+    lifecycle: Lifecycle,
+    new: NewSandbox,
+}
+
+impl Ids for Fitting {
+    type Id = SandboxId;
+
+    fn fresh(&self, repeats: Repeats) -> impl Future<Output = SandboxId> + Send {
+        self.lifecycle.id_for(&self.new, repeats)
+    }
+
+    fn unused(&self, id: &SandboxId) {
+        self.lifecycle.unused_id(id);
+    }
 }
 
 /// A runtime that exists but cannot be used here is `lifecycle`'s to refuse.

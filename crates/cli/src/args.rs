@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, df, doctor, fsck, key, sandbox, serve, setup, snapshot, suspend_all, template, tenant,
+    bench, completions, df, doctor, fsck, key, pool, sandbox, serve, setup, snapshot, suspend_all, template, tenant,
 };
 use crate::overview;
 
@@ -108,6 +108,7 @@ Examples:
   wakeful template rebuild shop --context .
   wakeful template logs -f shop")]
     Template(template::Command),
+    Pool(pool::Pool),
     /// Make, list and delete API keys
     #[command(subcommand, arg_required_else_help = true)]
     #[command(after_help = "\

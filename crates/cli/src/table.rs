@@ -6,7 +6,7 @@ use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
 use jiff::Timestamp;
 use wakeful_client::types::{
-    Command, FileEntry, FileType, Instant, IoLimits, Key, Process, Sandbox, Snapshot, Status, Template, Tenant, Usage,
+    Command, FileEntry, FileType, Instant, IoLimits, Key, Pool, Process, Sandbox, Snapshot, Status, Template, Tenant, Usage,
 };
 use wakeful_daemon::fsck::Finding;
 use wakeful_model::{Mode, TemplateSource};
@@ -237,6 +237,22 @@ pub(crate) fn tenants(list: &[Tenant]) -> String {
             share(usage.sandboxes, limits.sandboxes),
             share(usage.memory_mb, limits.memory_mb),
             share(usage.disk_mb, limits.disk_mb),
+        ]);
+    }
+    render(&table, None)
+}
+
+/// The pools.
+pub(crate) fn pools(list: &[Pool]) -> String {
+    let mut table = plain(&["TEMPLATE", "SIZE", "READY", "CLAIMED", "TARGET", "MEMORY"]);
+    for Pool { template, size, ready, claimed, target, memory_mb } in list {
+        table.add_row([
+            template.clone(),
+            size.clone(),
+            ready.to_string(),
+            claimed.to_string(),
+            target.to_string(),
+            format!("{memory_mb} MB"),
         ]);
     }
     render(&table, None)

@@ -11,6 +11,7 @@ mod files;
 mod frames;
 mod keys;
 mod patch;
+mod pool;
 mod ports;
 mod processes;
 mod sandboxes;

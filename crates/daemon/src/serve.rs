@@ -95,6 +95,7 @@ pub async fn serve(
     }
     wired.lifecycle.warm_up();
     wired.lifecycle.watch_pressure(wire::pressure(config));
+    wired.lifecycle.keep_pool(wire::pool(config)).await;
 
     let calls = TaskTracker::new();
     let router = wakeful_api::router(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use wakeful_driver::Driver;
 use wakeful_driver_qemu::{Qemu, QemuConfig};
-use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Network, Pressure, Registry, Runtime, RuntimeInfo};
+use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Network, PoolOptions, Pressure, Registry, Runtime, RuntimeInfo};
 use wakeful_names::Upstream;
 use wakeful_store::SqliteStore;
 
@@ -206,6 +206,17 @@ fn defaults(config: &Config) -> Defaults {
         limit_sandboxes: config.limits.sandboxes.map(u64::from),
         limit_memory_mb: config.limits.memory_mb.or_else(|| host_memory_mb().map(|mb| mb * OVERCOMMIT)),
         limit_disk_mb: config.limits.disk_mb,
+    }
+}
+
+/// What is made before it is asked for.
+pub(crate) fn pool(config: &Config) -> PoolOptions {
+    let given = &config.pool;
+    PoolOptions {
+        enabled: given.enabled,
+        interval: given.replenish_interval.0,
+        size: given.default_size.clone(),
+        targets: given.sizes.clone(),
     }
 }
 

@@ -112,6 +112,8 @@ impl Entry {
             "path" => (text().into(), "The path in the sandbox, without its first slash; empty for the root"),
             "pid" => (number(1, u64::from(u32::MAX)).into(), "The process"),
             "port" => (number(1, 65535).into(), "The port in the sandbox"),
+            "template" => (text().into(), "The template, by name or id"),
+            "size" => (words(&wakeful_model::SIZES.map(|size| size.name)).into(), "The size"),
             "name" if self.path.starts_with("/v1/templates") => (text().into(), "The template, by name or id"),
             _ => (text().into(), "Which one"),
         };

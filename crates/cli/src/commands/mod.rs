@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 mod door;
 pub(crate) mod fsck;
 pub(crate) mod key;
+pub(crate) mod pool;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod setup;
@@ -42,6 +43,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Snapshot(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Df(args) => finish(one_thread()?, LEFT_BEHIND, args.run(&global)),
         Command::Template(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
+        Command::Pool(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Key(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
         Command::Tenant(command) => finish(one_thread()?, LEFT_BEHIND, command.run(&global)),
     }

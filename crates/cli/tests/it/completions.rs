@@ -44,7 +44,7 @@ fn offered(line: &[&str]) -> Vec<String> {
 #[test]
 fn bash_completes() {
     assert_eq!(offered(&["wakeful", "sand"]), ["sandbox"]);
-    assert_eq!(offered(&["wakeful", "sandbox", "po"]), ["port", "ports", "port-forward"]);
+    assert_eq!(offered(&["wakeful", "sandbox", "po"]), ["port", "ports", "port-forward", "pool"]);
     assert_eq!(offered(&["wakeful", "sandbox", "s"]), ["status", "suspend", "shell", "stat"]);
     assert_eq!(offered(&["wakeful", "sandbox", "exec", "--det"]), ["--detach"]);
     assert_eq!(offered(&["wakeful", "completions", "f"]), ["fish"]);

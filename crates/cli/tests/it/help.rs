@@ -56,6 +56,9 @@ const COMMANDS: &[&str] = &[
     "template cancel",
     "template delete",
     "template prune",
+    "pool",
+    "pool list",
+    "pool set",
     "key",
     "key create",
     "key list",
@@ -98,7 +101,7 @@ fn is_as_it_was() {
 
 #[test]
 fn knows_every_command() {
-    for group in ["", "sandbox", "snapshot", "template", "key", "tenant"] {
+    for group in ["", "sandbox", "snapshot", "template", "pool", "key", "tenant"] {
         for command in listed(group) {
             assert!(COMMANDS.contains(&command.as_str()), "{command} has no snapshot");
         }
@@ -139,6 +142,12 @@ fn has_no_colours_where_nobody_sees_them() {
 fn templates_is_template() {
     let plural = run(&["templates", "create", "--help"]).stdout;
     assert_eq!(plural.replace("templates", "template"), help("template create").replace("templates", "template"));
+}
+
+#[test]
+fn a_pool_is_a_pool_of_sandboxes() {
+    let longer = run(&["sandbox", "pool", "set", "--help"]).stdout;
+    assert_eq!(longer.replace("wakeful sandbox pool", "wakeful pool"), help("pool set"));
 }
 
 #[test]

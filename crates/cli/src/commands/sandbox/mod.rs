@@ -62,6 +62,9 @@ pub(crate) enum Command {
     Ports(ports::All),
     Url(ports::Address),
     PortForward(port_forward::PortForward),
+    /// The same as `wakeful pool`
+    #[command(hide = true)]
+    Pool(crate::commands::pool::Pool),
 }
 
 impl Command {
@@ -69,6 +72,7 @@ impl Command {
         let client = connect(global)?;
         let json = global.json;
         match self {
+            Self::Pool(command) => command.run(global).await,
             // these know themselves what ^C means
             Self::Exec(args) => args.run(&client, json).await,
             Self::Run(args) => args.run(&client, json).await,
