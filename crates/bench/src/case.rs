@@ -8,8 +8,12 @@ use serde::Serialize;
 pub enum Case {
     /// A create through the API, against the bare clone.
     CreateClone,
-    /// A create that a pool answers.
+    /// A create that a pool answers, against the bare claim of an engine that stands still.
     CreatePool,
+    /// The same and the first `true`, against `true` in a sandbox that runs.
+    PoolExec,
+    /// The disk of a new sandbox.
+    DiskPrepare,
     /// `true` through the API, against the same call on the agent's own channel.
     ExecTrue,
     /// A suspend of an idle guest with 256 MiB.
@@ -47,9 +51,11 @@ pub enum Case {
 
 impl Case {
     /// All, in the order in which they are measured and shown.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::CreateClone,
         Self::CreatePool,
+        Self::PoolExec,
+        Self::DiskPrepare,
         Self::ExecTrue,
         Self::SuspendIdle256,
         Self::SuspendIdle4096,
@@ -74,6 +80,8 @@ impl Case {
         match self {
             Self::CreateClone => "create_clone",
             Self::CreatePool => "create_pool",
+            Self::PoolExec => "pool_exec",
+            Self::DiskPrepare => "disk_prepare",
             Self::ExecTrue => "exec_true",
             Self::SuspendIdle256 => "suspend_idle_256",
             Self::SuspendIdle4096 => "suspend_idle_4096",
@@ -96,6 +104,8 @@ impl Case {
         match self {
             Self::CreateClone => Some("at most 20 ms above the bare clone"),
             Self::CreatePool => Some("at most 10 ms above the bare pool claim"),
+            Self::PoolExec => Some("at most 20 ms above the same command on a running sandbox"),
+            Self::DiskPrepare => Some("under 10 ms"),
             Self::ExecTrue => Some("at most 2 ms above the agent's own channel"),
             Self::SuspendIdle4096 => Some("at most 1.3x or 10 ms above suspend_idle_256"),
             Self::WakeDirty100 => Some("at most 1.3x the bare engine, p99 under 500 ms"),

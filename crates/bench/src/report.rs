@@ -53,6 +53,9 @@ impl Row {
         let slow_end = percentile(&pairs.ours, 99);
         let met = match case {
             Case::CreateClone => difference.map(|difference| difference <= 20.0),
+            Case::CreatePool => difference.map(|difference| difference <= 10.0),
+            Case::PoolExec => difference.map(|difference| difference <= 20.0),
+            Case::DiskPrepare => percentile(&pairs.ours, 50).map(|half| half < 10.0),
             Case::ExecTrue => difference.map(|difference| difference <= 2.0),
             Case::UplinkLatency => difference.map(|difference| difference <= 0.5),
             Case::PreviewLatency => difference.map(|difference| difference <= 2.0),
@@ -110,6 +113,12 @@ mod tests {
     fn gates_are_those_of_the_design() {
         assert_eq!(row(Case::CreateClone, &[120.0, 99.0], &[100.0, 80.0]).met, Some(true));
         assert_eq!(row(Case::CreateClone, &[121.0, 101.0], &[100.0, 80.0]).met, Some(false));
+        assert_eq!(row(Case::CreatePool, &[16.0], &[6.0]).met, Some(true));
+        assert_eq!(row(Case::CreatePool, &[17.0], &[6.0]).met, Some(false));
+        assert_eq!(row(Case::PoolExec, &[30.0], &[10.0]).met, Some(true));
+        assert_eq!(row(Case::PoolExec, &[31.0], &[10.0]).met, Some(false));
+        assert_eq!(row(Case::DiskPrepare, &[3.0, 4.0, 50.0], &[]).met, Some(true));
+        assert_eq!(row(Case::DiskPrepare, &[12.0], &[]).met, Some(false));
         assert_eq!(row(Case::ExecTrue, &[12.0], &[10.0]).met, Some(true));
         assert_eq!(row(Case::ExecTrue, &[12.5], &[10.0]).met, Some(false));
         assert_eq!(row(Case::WakeDirty100, &[130.0], &[100.0]).met, Some(true));

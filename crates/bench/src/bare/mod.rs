@@ -54,6 +54,8 @@ pub(crate) struct Sandbox {
     secret: [u8; 32],
     generation: u64,
     live: Option<Live>,
+    /// One that stands still, as a member of a pool does.
+    still: Option<(Process, Qmp)>,
 }
 
 struct Live {
@@ -80,7 +82,7 @@ impl Bare {
         });
         let (process, qmp) = started.await?;
         let secret = self.golden.secret;
-        let mut sandbox = Sandbox { name, bare: self.clone(), dir, secret, generation: 0, live: None };
+        let mut sandbox = Sandbox { name, bare: self.clone(), dir, secret, generation: 0, live: None, still: None };
         sandbox.go(process, qmp).await?;
         Ok(sandbox)
     }
@@ -100,6 +102,26 @@ impl Sandbox {
         self.generation += 1;
         self.live = Some(Live { process, qmp: qmp?, guest });
         Ok(())
+    }
+
+    /// Quiesces and stops it, as a pool does with one that has given its first answer.
+    pub(crate) async fn stand(&mut self) -> Result<(), Error> {
+        let Some(Live { process, mut qmp, guest }) = self.live.take() else { return Ok(()) };
+        guest.quiesce(QUIESCE).await.map_err(Error::guest("quiesce"))?;
+        guest.close().await;
+        let stopped = blocking(move || {
+            qmp.wait_disconnected()?;
+            qmp.call("stop", &serde_json::json!({}))?;
+            Ok((process, qmp))
+        });
+        self.still = Some(stopped.await?);
+        Ok(())
+    }
+
+    /// From standing still to "the agent has confirmed who it is".
+    pub(crate) async fn claim(&mut self) -> Result<(), Error> {
+        let (process, qmp) = self.still.take().ok_or_else(|| Error::engine("be claimed", "it does not stand still"))?;
+        self.go(process, qmp).await
     }
 
     /// Runs a program on the agent's own channel.
@@ -221,6 +243,14 @@ impl Sandbox {
     pub(crate) async fn destroy(mut self) -> Result<(), Error> {
         if let Some(Live { process, qmp, guest }) = self.live.take() {
             guest.close().await;
+            blocking(move || {
+                drop(qmp);
+                process.end();
+                Ok(())
+            })
+            .await?;
+        }
+        if let Some((process, qmp)) = self.still.take() {
             blocking(move || {
                 drop(qmp);
                 process.end();

@@ -5,12 +5,13 @@ mod create;
 mod exec;
 mod fork;
 mod network;
+mod pool;
 mod sleep;
 mod sleepers;
 
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wakeful_client::Client;
@@ -20,6 +21,9 @@ use wakeful_model::TemplateStatus;
 use crate::bare::{Bare, Blueprint};
 use crate::server::Server;
 use crate::{Case, Error, Options, Row};
+
+/// How long a golden snapshot may take to be made beside the first sandbox of its size.
+const GOLDEN: Duration = Duration::from_secs(120);
 
 /// A run.
 pub(crate) struct Bench<'a> {
@@ -54,9 +58,9 @@ async fn local(options: &Options, tell: &dyn Fn(&str, f32), wanted: &dyn Fn(Case
     if wanted(Case::CreateClone) {
         rows.push(create::clone(&bench).await?);
     }
-    if wanted(Case::CreatePool) {
-        let why = "there is no pool of prepared sandboxes yet";
-        rows.push(Row::skipped(Case::CreatePool, &bench.runtime, why));
+    rows.extend(pool::pool(&bench, wanted).await?);
+    if wanted(Case::DiskPrepare) {
+        rows.push(create::disk(&bench).await?);
     }
     if wanted(Case::ExecTrue) {
         rows.push(exec::true_(&bench).await?);
@@ -141,9 +145,17 @@ impl<'a> Bench<'a> {
         Err(Error::Command { command: argv.join(" "), exit_code: done.exit_code })
     }
 
-    /// What a bare engine with this much memory needs, taken from one of ours.
+    /// What a bare engine with this much memory needs, taken from one of ours: a clone, not the first of its size.
     pub(crate) async fn bare(&self, more: Value) -> Result<Bare, Error> {
-        let made = self.create(more).await?;
+        let mut made = self.create(more.clone()).await?;
+        if !self.is_golden(&made) {
+            let began = Instant::now();
+            while !self.is_golden(&made) && began.elapsed() < GOLDEN {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            self.destroy(id_of(&made)).await?;
+            made = self.create(more).await?;
+        }
         let found = self.server.engine(id_of(&made)).and_then(|pid| Blueprint::of(pid, &self.data()));
         let golden = found.as_ref().map(Blueprint::golden);
         self.destroy(id_of(&made)).await?;
@@ -151,6 +163,14 @@ impl<'a> Bench<'a> {
         let blueprint = found?;
         let (dir, run) = (self.server.scratch("bare")?, self.server.sockets()?);
         Ok(Bare { blueprint, golden: golden?, dir, run, tap: None })
+    }
+
+    /// Whether there is a golden snapshot of a machine like this sandbox's.
+    fn is_golden(&self, made: &Value) -> bool {
+        let machine = format!("c{}-m{}-d{}", made["cpu"], made["memory_mb"], made["disk_mb"]);
+        let below = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let kept = below(self.data().join("golden")).flat_map(|template| below(template.join(&machine)));
+        kept.into_iter().any(|dir| dir.join("manifest.json").exists())
     }
 
     /// The same of an engine that was booted: one that wakes from its disk alone.
