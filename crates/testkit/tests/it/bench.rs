@@ -46,13 +46,14 @@ fn left(data: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn a_quick_look_has_the_promised_shape_and_leaves_nothing() -> Result<()> {
+    const CASES: [&str; 4] = ["create_pool", "pool_exec", "disk_prepare", "exec_true"];
     let data = prepared()?;
-    let out = bench(data.path()).args(["--quick", "--json", "--case", "exec_true", "create_pool"]).output()?;
+    let out = bench(data.path()).args(["--quick", "--json", "--case"]).args(CASES).output()?;
     ensure!(out.status.code() == Some(0), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr));
     let rows: Value = serde_json::from_slice(&out.stdout)?;
     let rows = rows.as_array().context("an array")?;
     let names: BTreeSet<&str> = rows.iter().filter_map(|row| row["case"].as_str()).collect();
-    assert_eq!(names, BTreeSet::from(["create_pool", "exec_true"]));
+    assert_eq!(names, BTreeSet::from(CASES));
     for row in rows {
         for field in ["case", "runtime", "n", "ours_ms", "engine_ms", "target", "met"] {
             ensure!(row.get(field).is_some(), "{field} is missing in {row}");
@@ -64,8 +65,11 @@ fn a_quick_look_has_the_promised_shape_and_leaves_nothing() -> Result<()> {
         let (p50, p99) = (exec[side]["p50"].as_f64(), exec[side]["p99"].as_f64());
         ensure!(p50 > Some(0.0) && p50 <= p99, "{side} of {exec}");
     }
-    let pool = rows.iter().find(|row| row["case"] == "create_pool").context("create_pool")?;
-    ensure!(pool["skipped"].is_string() && pool["met"].is_null(), "{pool}");
+    for row in rows {
+        ensure!(row["skipped"].is_null() && row["met"].is_boolean(), "{row}");
+        let claims = ["create_pool", "pool_exec"].contains(&row["case"].as_str().unwrap_or_default());
+        ensure!(!claims || row["detail"]["claimed"] == row["n"], "all of them were claimed: {row}");
+    }
     ensure!(left(data.path()).is_empty(), "left: {:?}", left(data.path()));
     Ok(())
 }

@@ -45,7 +45,11 @@ struct Scene {
 
 impl Scene {
     async fn new(point: &str) -> Result<Self> {
-        let daemon = Daemon::start_with(Options::default().env("WAKEFUL_CRASH_AT", point)).await?;
+        let mut options = Options::default().env("WAKEFUL_CRASH_AT", point);
+        if point.starts_with("create.claimed") {
+            options = options.config("[pool]\nenabled = true\n[pool.sizes]\nbase = 1\n");
+        }
+        let daemon = Daemon::start_with(options).await?;
         let client = daemon.client()?;
         Ok(Self {
             point: point.to_owned(),
@@ -69,6 +73,12 @@ impl Scene {
     /// Everything up to what is to be interrupted.
     async fn prepare(&mut self) -> Result<()> {
         let (operation, step) = (self.step().0.to_owned(), self.step().1.to_owned());
+        if (operation.as_str(), step.as_str()) == ("create", "claimed") {
+            return wait_for("a pool", Duration::from_secs(60), async || {
+                Ok(self.client.pools().await?.pools.iter().any(|pool| pool.ready == 1))
+            })
+            .await;
+        }
         if matches!(operation.as_str(), "create" | "idempotency") {
             return Ok(());
         }
@@ -195,7 +205,13 @@ impl Scene {
         for sandbox in self.client.sandboxes(&ListQuery::default()).await?.sandboxes {
             self.client.destroy_sandbox(sandbox.id.as_str()).await?;
         }
-        Ok(())
+        for pool in self.client.pools().await?.pools {
+            self.client.put_pool(&pool.template, &pool.size, 0).await?;
+        }
+        wait_for("an empty pool", Duration::from_secs(30), async || {
+            Ok(self.client.pools().await?.pools.iter().all(|pool| pool.memory_mb == 0))
+        })
+        .await
     }
 
     fn left_over(&self) -> Vec<String> {
@@ -217,8 +233,10 @@ async fn interrupted(point: &str) -> Result<()> {
         let log = scene.daemon.log();
         ensure!(log.contains("crash point"), "the point was never reached");
         // Where nothing of the operation is left to fail, it has not.
-        let harmless =
-            matches!(scene.step(), ("suspend", "saved" | "renamed") | ("snapshot", "goes_on") | (_, "restored"));
+        let harmless = matches!(
+            scene.step(),
+            ("suspend", "saved" | "renamed") | ("snapshot", "goes_on") | (_, "restored" | "claimed")
+        );
         ensure!(!done || harmless, "it says that all is well");
     } else {
         scene.daemon.wait_for_death().await.context("the point was never reached")?;

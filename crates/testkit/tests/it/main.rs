@@ -25,6 +25,7 @@ mod lease;
 mod network;
 mod openapi;
 mod outside;
+mod pool;
 mod port_forward;
 mod pressure;
 mod previews;
