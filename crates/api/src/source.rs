@@ -110,7 +110,7 @@ mod tests {
     const SANDBOX: &str = "sbx_k3v7q2m5x6a4b2c7d5ef";
     const SNAPSHOT: &str = "snp_k3v7q2m5x6a4b2c7d5ef";
 
-    fn read(value: Value) -> Result<TemplateSource, Problem> {
+    fn read(value: &Value) -> Result<TemplateSource, Problem> {
         let Value::Object(map) = json!({"source": value}) else { panic!("an object") };
         source(&mut Fields::of(map, &["source"])?)
     }
@@ -128,17 +128,17 @@ mod tests {
             json!({"kind": "sandbox", "snapshot_id": SNAPSHOT}),
         ] {
             let wanted: TemplateSource = serde_json::from_value(body.clone()).unwrap();
-            assert_eq!(read(body.clone()).unwrap(), wanted, "{body}");
+            assert_eq!(read(&body).unwrap(), wanted, "{body}");
         }
     }
 
     #[test]
     fn what_is_left_out() {
         let none: Vec<String> = Vec::new();
-        let debian = read(json!({"kind": "debian", "suite": "s", "packages": null})).unwrap();
+        let debian = read(&json!({"kind": "debian", "suite": "s", "packages": null})).unwrap();
         assert_eq!(debian, TemplateSource::Debian { suite: "s".into(), packages: none });
         let TemplateSource::Dockerfile { dockerfile, target, build_args, .. } =
-            read(json!({"kind": "dockerfile", "upload": &UPLOAD[4..], "target": null})).unwrap()
+            read(&json!({"kind": "dockerfile", "upload": &UPLOAD[4..], "target": null})).unwrap()
         else {
             panic!("of a Dockerfile")
         };
@@ -203,7 +203,7 @@ mod tests {
             ),
             (json!({"kind": "sandbox", "sandbox_id": SANDBOX, "memory": true}), UnknownField, "source.memory"),
         ] {
-            let problem = read(body.clone()).map(|_| ()).unwrap_err();
+            let problem = read(&body).map(|_| ()).unwrap_err();
             assert_eq!((problem.code(), problem.field_name()), (code, Some(field)), "{body}");
         }
     }

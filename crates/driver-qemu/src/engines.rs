@@ -220,6 +220,7 @@ fn collect(binary: &Path) -> Result<BTreeMap<String, PathBuf>, Error> {
         prefix.join("share/seabios"),
         "/usr/share/qemu".into(),
         "/usr/share/seabios".into(),
+        Path::new(UNPACKED).join("usr/share/qemu"),
     ];
     for name in FIRMWARE {
         if let Some(path) = shares.iter().find_map(|dir| dir.join(name).canonicalize().ok()) {

@@ -357,10 +357,10 @@ async fn boot(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: &Sandbox) -> Re
     let card = inner.uplinks.plug(row).await?;
     let source = Source::First { secret: row.secret };
     let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), card, source).await?;
-    disk::prepare(&engine, row).await?;
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
+    disk::prepare(&engine, row).await?;
     Ok(Held { engine: Some(engine), guest: Some(guest) })
 }
 

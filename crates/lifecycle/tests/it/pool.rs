@@ -256,6 +256,43 @@ fn memory_is_for_sandboxes_first() {
 }
 
 #[test]
+fn a_host_that_is_short_of_memory_has_no_members() {
+    let world = pooled(2);
+    let (lifecycle, dir) = (&world.daemon().lifecycle, tempfile::tempdir().expect("a directory"));
+    let meminfo = dir.path().join("meminfo");
+    let tell = |available: u32| {
+        let new = dir.path().join("new");
+        std::fs::write(&new, format!("MemTotal: 1000 kB\nMemAvailable: {available} kB\n")).expect("written");
+        std::fs::rename(new, &meminfo).expect("renamed");
+    };
+    tell(900);
+    within(&world, async {
+        let id = lifecycle.create(new()).await.expect("created").row.id;
+        ready(lifecycle, 2).await;
+        lifecycle.watch_pressure(wakeful_lifecycle::Pressure {
+            available_percent: Some(10),
+            stall_percent: None,
+            idle: Duration::from_secs(3600),
+            interval: Duration::from_millis(10),
+            meminfo: meminfo.clone(),
+            stalls: dir.path().join("none"),
+        });
+        tell(50);
+        until(|| members(&world) == HashSet::from([id.to_string()])).await;
+        // Neither the clock nor a wish brings them back before there is memory.
+        lifecycle.set_pool(TENANT, "sim", SIZE, 3).await.expect("set");
+        let looks = tokio::time::sleep(Duration::from_millis(300));
+        tokio::select! {
+            () = looks => {}
+            () = ready(lifecycle, 1) => panic!("one was made"),
+        }
+        is_usable(lifecycle, &id).await;
+        tell(900);
+        ready(lifecycle, 3).await;
+    });
+}
+
+#[test]
 fn a_killed_daemon_leaves_nothing_and_the_next_begins_again() {
     let mut world = pooled(1);
     within(&world, async {

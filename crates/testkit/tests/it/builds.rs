@@ -320,7 +320,7 @@ async fn a_sandbox_and_a_snapshot_are_templates() -> Result<()> {
         ensure!(sh(&client, &id, "sudo id -u").await? == "0", "{name}: setuid programs are what they were");
         client.destroy_sandbox(&id).await?;
     }
-    ensure!(client.snapshots().await?.len() == 1, "the copy that was made of the sandbox is gone");
+    ensure!(client.snapshots().await?.snapshots.len() == 1, "the copy that was made of the sandbox is gone");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use wakeful_client::{Client, ListQuery};
 use wakeful_testkit::{Daemon, Options};
 
 use crate::outside::{Guest, on_a_host};
-use crate::support::{create, persistent, run, sh, wait_for};
+use crate::support::{create, persistent, run, sh, wait_for, wait_for_golden};
 
 const SIZE: &str = "shared-cpu-1x";
 /// Longer than a member or a golden snapshot takes on a busy machine.
@@ -216,7 +216,7 @@ async fn members_make_room() -> Result<()> {
     ensure!(told.as_deref().is_some_and(|how| how.starts_with("booted")), "{told:?}");
     ensure!(pool(&client, "base").await?.ready == 0, "{:?}", pool(&client, "base").await?);
     sh(&client, &large, "echo memory > /dev/shm/mark").await?;
-    wait_for("a golden snapshot", MADE, async || Ok(daemon.log().contains("machine=c1-m512-d2048"))).await?;
+    wait_for_golden(&daemon, "c1-m512-d2048").await?;
     client.suspend(&large, true).await?;
     let second = create(&client, json!({"size": "shared-cpu-2x"})).await?.id.to_string();
     ensure!(how(&client, &second).await?.is_none(), "a clone");

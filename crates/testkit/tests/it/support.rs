@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use wakeful_api_types::{Command, ExecuteRequest, ExecuteResponse, Sandbox};
 use wakeful_client::{Client, Error};
+use wakeful_testkit::Daemon;
 
 /// Makes a sandbox out of a JSON request over `{"template": "base"}`.
 pub(crate) async fn create(client: &Client, more: Value) -> Result<Sandbox> {
@@ -51,4 +52,10 @@ where
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Ok(())
+}
+
+/// Waits for the golden snapshot that is made beside the first sandbox of a machine, such as `c1-m512-d2048`.
+pub(crate) async fn wait_for_golden(daemon: &Daemon, machine: &str) -> Result<()> {
+    let made = format!("machine={machine}");
+    wait_for("a golden snapshot", Duration::from_secs(90), async || Ok(daemon.log().contains(&made))).await
 }
