@@ -124,18 +124,18 @@ async fn an_image_without_a_shell_runs_commands() -> Result<()> {
     let client = daemon.client()?;
     let image = forge.image("bare")?;
     let tree = forge.tree("bare", &[("app/", "")])?;
-    std::fs::copy("/bin/busybox", tree.join("app/tool"))?;
+    std::fs::copy("/bin/busybox", tree.join("app/busybox"))?;
     forge.layer(&image, &tree)?;
     let reference = forge.push(&image, &registry, "bare")?;
     done(&daemon, &["template", "create", "bare", "--image", &reference]).await?;
     let id = create(&client, json!({"template": "bare"})).await?.id.to_string();
     let argv = |words: &[&str]| ExecuteRequest::new(Command::Argv(words.iter().map(|&word| word.to_owned()).collect()));
-    let ran = client.execute(&id, &argv(&["/app/tool", "echo", "no shell"])).await?;
+    let ran = client.execute(&id, &argv(&["/app/busybox", "echo", "no shell"])).await?;
     ensure!(ran.exit_code == 0 && ran.stdout == "no shell\n", "{ran:?}");
     let shell = client.execute(&id, &ExecuteRequest::new(Command::Shell("true".into()))).await;
     ensure!(code_of(shell) == "no_shell");
     client.suspend(&id, true).await?;
-    ensure!(client.execute(&id, &argv(&["/app/tool", "true"])).await?.exit_code == 0);
+    ensure!(client.execute(&id, &argv(&["/app/busybox", "true"])).await?.exit_code == 0);
     Ok(())
 }
 
