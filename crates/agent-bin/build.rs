@@ -14,7 +14,9 @@ fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let workspace = here.join("../..");
-    for input in ["crates/agent", "crates/guest-proto", "crates/sys", "crates/tree", "crates/tunnel", "Cargo.lock", "Cargo.toml"] {
+    for input in
+        ["crates/agent", "crates/guest-proto", "crates/sys", "crates/tree", "crates/tunnel", "Cargo.lock", "Cargo.toml"]
+    {
         println!("cargo::rerun-if-changed={}", workspace.join(input).display());
     }
     let target_dir = beside_outer_target(&out).join("agent");

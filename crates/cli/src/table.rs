@@ -6,7 +6,8 @@ use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
 use jiff::Timestamp;
 use wakeful_client::types::{
-    Command, FileEntry, FileType, Instant, IoLimits, Key, Pool, Process, Sandbox, Snapshot, Status, Template, Tenant, Usage,
+    Command, FileEntry, FileType, Instant, IoLimits, Key, Pool, Process, Sandbox, Snapshot, Status, Template, Tenant,
+    Usage,
 };
 use wakeful_daemon::fsck::Finding;
 use wakeful_model::{Mode, TemplateSource};

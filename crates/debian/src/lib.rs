@@ -10,6 +10,7 @@
 //!   check_installable()  apt-get --simulate          whether a template's packages exist and get on
 //!   latest_dependency()  apt-cache depends           "linux-image-cloud-amd64" -> the kernel it stands for today
 //!   dependencies()       apt-cache depends           what a package itself needs
+//!   packages()           apt-cache pkgnames          what there is of a kind
 //!   fetch_unpacked()     apt-get download, dpkg-deb  packages' files, without installing them
 //!   fetch_backports()    the same with lists apart   packages that are newer than the release
 //! ```
@@ -30,7 +31,7 @@ pub use backports::fetch_backports;
 pub use error::Error;
 pub use install::{ensure_installed, missing};
 pub use name::check_name;
-pub use package::{check_installable, dependencies, fetch_unpacked, latest_dependency};
+pub use package::{check_installable, dependencies, fetch_unpacked, latest_dependency, packages};
 pub use program::{Output, Program, Tail};
 pub use sources::{release, sources};
 

@@ -28,6 +28,16 @@ pub async fn latest_dependency(package: &str, prefix: &str) -> Result<String, Er
     Err(Error::NoPackage { name: format!("{prefix}… that {package} depends on") })
 }
 
+/// Names of all packages that begin with `prefix`.
+///
+/// # Errors
+/// Why `apt-cache` failed.
+pub async fn packages(prefix: &str) -> Result<Vec<String>, Error> {
+    let _lock = lock::take(Access::Shared).await?;
+    let output = Program::new("apt-cache").args(["pkgnames", "--", prefix]).text().await?;
+    Ok(output.lines().map(|line| line.trim().to_owned()).filter(|name| check_name(name).is_ok()).collect())
+}
+
 /// Checks that `packages` could be installed together on an empty system, without installing anything: so a misspelt
 /// name is known at once and not after a long build.
 ///

@@ -73,7 +73,7 @@ impl Kernel {
 /// A kernel gets its name only when it is complete; what was under way is removed.
 pub async fn prepare_kernel(data_dir: &Path, progress: &(dyn Fn(&str) + Sync)) -> Result<Kernel, Error> {
     let Some(old) = Kernel::current(data_dir) else { return make(data_dir, progress).await };
-    if old.has_all() {
+    if old.has_all() && !is_broken(&old.version) {
         return Ok(old);
     }
     // One that an older version prepared works, with less in it.
@@ -92,7 +92,17 @@ async fn make(data_dir: &Path, progress: &(dyn Fn(&str) + Sync)) -> Result<Kerne
     files::make_dir(&kernels, 0o700).map_err(failed)?;
     let temporary = tempfile::Builder::new().prefix(files::NEW).tempdir_in(&kernels).map_err(failed)?;
     progress("looking for the kernel package");
-    let package = wakeful_debian::latest_dependency(PACKAGE, "linux-image-").await.map_err(unavailable)?;
+    let mut package = wakeful_debian::latest_dependency(PACKAGE, "linux-image-").await.map_err(unavailable)?;
+    if is_broken(&package) {
+        let known = wakeful_debian::packages("linux-image-").await.map_err(unavailable)?;
+        match before(&package, &known) {
+            Some(older) => {
+                progress(&format!("{package} is known to be broken: {older} instead"));
+                package = older;
+            }
+            None => tracing::warn!(package, "this guest kernel is known to be broken, and there is no older one"),
+        }
+    }
     progress(&format!("downloading {package}"));
     let unpacked = temporary.path().join("package");
     wakeful_debian::fetch_unpacked(&[&package], &unpacked).await.map_err(unavailable)?;
@@ -112,6 +122,31 @@ async fn make(data_dir: &Path, progress: &(dyn Fn(&str) + Sync)) -> Result<Kerne
     let name = kept.map_err(|error| failed(error.into()))?.map_err(failed)?;
     drop(temporary);
     Kernel::open(&data_dir.join("kernels").join(name)).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
+}
+
+/// Kernels that lose a guest: 6.1.192 dereferences nothing in `ext4_mb_load_buddy_gfp` when memory is short, and whoever
+/// writes to the disk afterwards waits for ever.
+const BROKEN: [&str; 1] = ["linux-image-6.1.0-55-cloud-amd64"];
+
+fn is_broken(package: &str) -> bool {
+    BROKEN.contains(&package.trim())
+}
+
+/// The newest of `known` that is the same kernel in an older build, and not broken.
+fn before(package: &str, known: &[String]) -> Option<String> {
+    // linux-image-6.1.0-55-cloud-amd64
+    let build = |name: &str| {
+        let parts: Vec<&str> = name.split('-').collect();
+        let number: u32 = parts.get(3)?.parse().ok()?;
+        let rest: Vec<&str> = parts.iter().enumerate().filter(|(at, _)| *at != 3).map(|(_, part)| *part).collect();
+        Some((rest.join("-"), number))
+    };
+    let (line, number) = build(package)?;
+    let older = known.iter().filter(|name| !is_broken(name)).filter_map(|name| {
+        let (other, build) = build(name)?;
+        (other == line && build < number).then_some((build, name))
+    });
+    older.max().map(|(_, name)| name.clone())
 }
 
 fn wanted_text() -> String {
@@ -314,6 +349,23 @@ fn walk(dir: &Path, visit: &mut dyn FnMut(&Path, &str)) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_broken_kernel_is_passed_over() {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let known = names(&[
+            "linux-image-6.1.0-9-cloud-amd64",
+            "linux-image-6.1.0-54-cloud-amd64",
+            "linux-image-6.1.0-55-cloud-amd64",
+            "linux-image-6.1.0-54-amd64",
+            "linux-image-6.12.0-54-cloud-amd64",
+            "linux-image-cloud-amd64",
+        ]);
+        assert!(is_broken("linux-image-6.1.0-55-cloud-amd64\n") && !is_broken("linux-image-6.1.0-54-cloud-amd64"));
+        let older = before("linux-image-6.1.0-55-cloud-amd64", &known);
+        assert_eq!(older.as_deref(), Some("linux-image-6.1.0-54-cloud-amd64"));
+        assert_eq!(before("linux-image-cloud-amd64", &known), None);
+    }
 
     #[test]
     fn payload_is_found_and_bounded() {

@@ -100,7 +100,12 @@ impl<R: Read> Reader<R> {
 
     /// The next entry; what is left of the last one's data is skipped.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, Error> {
-        self.skip(self.left.saturating_add(self.fill))?;
+        self.skip(self.left)?;
+        match self.skip(self.fill) {
+            // Some tools leave out even what fills the last block.
+            Err(Error::Truncated { .. }) if self.open_end => return Ok(None),
+            skipped => skipped?,
+        }
         let mut ahead = Ahead::default();
         loop {
             (self.left, self.fill) = (0, 0);

@@ -1,5 +1,6 @@
 //! The binary from outside, as far as no daemon is needed.
 
+mod builds;
 mod colours;
 mod completions;
 mod config;

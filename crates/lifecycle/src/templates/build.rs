@@ -231,27 +231,27 @@ impl Inner {
             Err(panic) => return Err(failed("check", panic.to_string())),
         }
         let product = match &template.source {
-            TemplateSource::Debian { .. } => self.from_debian(template, &work, record).await?,
+            TemplateSource::Debian { .. } => self.of_debian(template, &work, record).await?,
             TemplateSource::Image { reference, upload: None } => {
                 let reference = reference.as_deref().unwrap_or_default();
-                let (known, config) = self.from_registry(&template.tenant, reference, &work, record).await?.known;
+                let (known, config) = self.of_registry(&template.tenant, reference, &work, record).await?.known;
                 Product::of_config(known, &config)
             }
             TemplateSource::Image { reference, upload: Some(_) } => {
                 let source = self.source_of(&template.id);
-                let (known, config) = self.from_archive(&source, reference.clone(), &work, record).await?;
+                let (known, config) = self.of_archive(&source, reference.clone(), &work, record).await?;
                 Product::of_config(known, &config)
             }
-            TemplateSource::Rootfs { .. } => self.from_rootfs(&self.source_of(&template.id), &work, record).await?,
+            TemplateSource::Rootfs { .. } => self.of_rootfs(&self.source_of(&template.id), &work, record).await?,
             TemplateSource::Dockerfile { .. } => steps::build(self, template, &work, record).boxed().await?,
-            TemplateSource::Sandbox { .. } => self.from_sandbox(template, &work, record).await?,
+            TemplateSource::Sandbox { .. } => self.of_sandbox(template, &work, record).await?,
         };
         product.apply(template);
         record.add("golden snapshot", None, None);
         self.golden_of_default_size(template).await.map_err(of_step("golden snapshot"))
     }
 
-    async fn from_debian(&self, template: &Template, work: &Path, record: &Arc<Record>) -> Result<Product, BuildError> {
+    async fn of_debian(&self, template: &Template, work: &Path, record: &Arc<Record>) -> Result<Product, BuildError> {
         let spec = super::debian_spec(&template.source).ok_or_else(|| failed("check", "not of packages"))?;
         let (bases, cache) = (self.layout.bases(), self.layout.package_cache());
         let places = wakeful_images::Places { work, bases: &bases, cache: &cache };
@@ -270,7 +270,7 @@ impl Inner {
     }
 
     /// The base of an image that a registry has, and its config; quick if it was made before.
-    pub(super) async fn from_registry(
+    pub(super) async fn of_registry(
         self: &Arc<Self>,
         tenant: &str,
         reference: &str,
@@ -298,10 +298,10 @@ impl Inner {
             .await
             .map_err(of_step(STEP))?;
         let digest = image.digest.to_string();
-        Ok(Pulled { known: self.from_image(image, cache, work, record).await?, digest })
+        Ok(Pulled { known: self.of_image(image, cache, work, record).await?, digest })
     }
 
-    async fn from_archive(
+    async fn of_archive(
         self: &Arc<Self>,
         source: &Path,
         tag: Option<String>,
@@ -318,10 +318,10 @@ impl Inner {
             wakeful_oci::open_archive(&source, tag.as_deref(), &reading, &limits, &platform, &progress)
         });
         let image = read.await.map_err(of_step(STEP))?.map_err(of_step(STEP))?;
-        self.from_image(image, cache, work, record).await
+        self.of_image(image, cache, work, record).await
     }
 
-    async fn from_image(
+    async fn of_image(
         self: &Arc<Self>,
         image: wakeful_oci::Image,
         cache: wakeful_oci::Cache,
@@ -352,7 +352,7 @@ impl Inner {
         Ok((known, config))
     }
 
-    async fn from_rootfs(
+    async fn of_rootfs(
         self: &Arc<Self>,
         source: &Path,
         work: &Path,
@@ -379,7 +379,7 @@ impl Inner {
         Ok(Product::of_config(known, &wakeful_dockerfile::ImageConfig::default()))
     }
 
-    async fn from_sandbox(
+    async fn of_sandbox(
         self: &Arc<Self>,
         template: &Template,
         work: &Path,
@@ -395,7 +395,7 @@ impl Inner {
             (Some(sandbox), None) => (self.copy_of(&template.tenant, sandbox).await.map_err(of_step(STEP))?, true),
             (None, None) => return Err(failed(STEP, "neither a sandbox nor a snapshot")),
         };
-        let made = self.from_snapshot(&template.tenant, &snapshot, work, record).await;
+        let made = self.of_snapshot(&template.tenant, &snapshot, work, record).await;
         if own && let Err(error) = self.drop_copy(&snapshot).await {
             warn!(snapshot_id = %snapshot, error = error_chain(&error), "could not remove a copy, the next start will");
         }
@@ -413,7 +413,7 @@ impl Inner {
         })
     }
 
-    async fn from_snapshot(
+    async fn of_snapshot(
         self: &Arc<Self>,
         tenant: &str,
         snapshot: &SnapshotId,

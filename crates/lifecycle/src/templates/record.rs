@@ -104,7 +104,7 @@ impl Record {
 
     /// How far a layer is: an entry for every tenth of it.
     pub(super) fn layer(&self, step: &'static str, layer: BuildLayer, cached: bool) {
-        let tenth = if layer.total == 0 { 10 } else { layer.done.min(layer.total).saturating_mul(10) / layer.total };
+        let tenth = layer.done.min(layer.total).saturating_mul(10).checked_div(layer.total).unwrap_or(10);
         let told = self.told.lock().expect("no panic while it is held").insert((step, layer.number), tenth);
         if told == Some(tenth) {
             return;

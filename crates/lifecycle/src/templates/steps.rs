@@ -470,7 +470,7 @@ impl Build<'_> {
 
     async fn image(&mut self, reference: &str) -> Result<&Image, BuildError> {
         if !self.images.contains_key(reference) {
-            let pulled = self.inner.from_registry(self.tenant, reference, self.work, self.record).await?;
+            let pulled = self.inner.of_registry(self.tenant, reference, self.work, self.record).await?;
             let (known, config) = pulled.known;
             let disk = Disk { base: known.base, layer: None, disk_mb: self.inner.builds.settings.disk_mb };
             self.images.insert(reference.to_owned(), Image { disk, config, digest: pulled.digest });

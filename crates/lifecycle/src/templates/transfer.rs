@@ -86,9 +86,7 @@ where
     // What was read is the first to know what is wrong with it; a machine that refused is why it could not go on.
     match (packing.await, put) {
         (Ok(Err(error)), Ok(_)) => Err(PutError::Pack(error)),
-        (Ok(Err(error)), Err(refused)) if matches!(error, wakeful_dockerfile::Error::Io { .. }) => {
-            Err(PutError::Machine(guest_error(&refused)))
-        }
+        (Ok(Err(wakeful_dockerfile::Error::Io { .. })), Err(refused)) => Err(PutError::Machine(guest_error(&refused))),
         (Ok(Err(error)), Err(_)) => Err(PutError::Pack(error)),
         (Ok(Ok(())), Err(refused)) => Err(PutError::Machine(guest_error(&refused))),
         (Ok(Ok(())), Ok(_)) => Ok(()),

@@ -55,7 +55,11 @@ fn print(event: &BuildEvent, now: &mut String) -> Result<(), Failure> {
         output::line(&plain(step))?;
     }
     match (line, layer) {
-        (Some(line), _) => output::line(format!("  {}", plain(line)).trim_end())?,
+        (Some(text), _) => {
+            for line in text.lines() {
+                output::line(format!("  {}", plain(line)).trim_end())?;
+            }
+        }
         (None, Some(layer)) if layer.done >= layer.total => {
             output::line(&format!("  {} {}", name(layer), table::bytes(layer.total)))?;
         }

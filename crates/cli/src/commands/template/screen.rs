@@ -70,7 +70,9 @@ impl Screen {
         if let Some(layer) = layer {
             self.layer(layer, line.is_some());
         }
-        let Some(line) = line.map(plain).filter(|line| !line.is_empty()) else { return };
+        // Of several lines the first: why a build failed is told in full at its end.
+        let line = line.and_then(|text| text.lines().next()).map(plain);
+        let Some(line) = line.filter(|line| !line.is_empty()) else { return };
         if self.tail.len() == KEPT {
             self.tail.pop_front();
         }

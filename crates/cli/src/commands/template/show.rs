@@ -2,7 +2,7 @@
 
 use clap::Args;
 use wakeful_client::Client;
-use wakeful_client::types::{Egress, IoLimits, Template};
+use wakeful_client::types::{Egress, Template};
 use wakeful_model::TemplateSource;
 
 use super::screen::plain;
@@ -61,8 +61,8 @@ fn describe(template: &Template) -> String {
     if let Some(mb) = template.disk_mb {
         add("disk", format!("{mb} MiB"));
     }
-    if template.io != IoLimits::default() {
-        add("disk limits", limits(&template.io));
+    if let Some(limits) = table::io(&template.io) {
+        add("disk limits", limits);
     }
     add("egress", egress(&template.egress));
     if let Some(entry) = &template.entry {
@@ -93,15 +93,6 @@ fn source(source: &TemplateSource, add: &mut impl FnMut(&str, String)) {
         }
         _ => {}
     }
-}
-
-fn limits(io: &IoLimits) -> String {
-    let pair = |steady: Option<u64>, burst: Option<u64>, unit: &str| {
-        let burst = burst.map(|burst| format!(" (burst {burst})")).unwrap_or_default();
-        steady.map(|steady| format!("{steady}{burst} {unit}"))
-    };
-    let parts = [pair(io.ops_per_sec, io.burst_ops, "operations/s"), pair(io.bandwidth_mbps, io.burst_mbps, "MB/s")];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn egress(egress: &Egress) -> String {

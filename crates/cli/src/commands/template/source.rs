@@ -17,7 +17,7 @@ use crate::values::key_value;
 #[command(group(ArgGroup::new("source").required(true).args([
     "image", "archive", "dockerfile", "debian", "rootfs", "from_sandbox", "from_snapshot",
 ])))]
-#[command(next_help_heading = "What it is made of: one of these")]
+#[command(next_help_heading = "What it is made of (one of these)")]
 pub(super) struct SourceArgs {
     /// An image of a registry, such as python:3.12
     #[arg(long, value_name = "REFERENCE")]
@@ -41,19 +41,19 @@ pub(super) struct SourceArgs {
     #[arg(long, value_name = "ID", value_parser = id::<SnapshotId>)]
     from_snapshot: Option<SnapshotId>,
     /// Which image of the archive, if it has several
-    #[arg(long, value_name = "TAG", requires = "archive", help_heading = "More about that")]
+    #[arg(long, value_name = "TAG", help_heading = "More about that")]
     image_tag: Option<String>,
     /// What the Dockerfile copies from [default: its directory]
-    #[arg(long, value_name = "DIR", requires = "dockerfile", help_heading = "More about that")]
+    #[arg(long, value_name = "DIR", help_heading = "More about that")]
     context: Option<PathBuf>,
     /// The stage of the Dockerfile that is wanted [default: the last]
-    #[arg(long, value_name = "STAGE", requires = "dockerfile", help_heading = "More about that")]
+    #[arg(long, value_name = "STAGE", help_heading = "More about that")]
     target: Option<String>,
     /// The value of an ARG; without =VALUE that of the variable here (repeatable)
-    #[arg(long, value_name = "KEY=VALUE", value_parser = build_arg, requires = "dockerfile", help_heading = "More about that")]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = build_arg, help_heading = "More about that")]
     build_arg: Vec<(String, String)>,
     /// Debian packages, separated by commas (repeatable)
-    #[arg(long, value_name = "PACKAGE", value_delimiter = ',', requires = "debian", help_heading = "More about that")]
+    #[arg(long, value_name = "PACKAGE", value_delimiter = ',', help_heading = "More about that")]
     packages: Vec<String>,
 }
 
@@ -85,8 +85,28 @@ pub(super) enum Source {
 }
 
 impl SourceArgs {
+    /// A flag that says more about a source than the one that was named has.
+    fn misplaced(&self) -> Option<(&'static str, &'static str)> {
+        // clap has `requires`, but forgets about it where the source that is required excludes the one that was named.
+        let of_dockerfile = [
+            ("--context", self.context.is_some()),
+            ("--target", self.target.is_some()),
+            ("--build-arg", !self.build_arg.is_empty()),
+        ];
+        let said = of_dockerfile.into_iter().find(|(_, said)| *said).map(|(flag, _)| flag);
+        match said {
+            Some(flag) if self.dockerfile.is_none() => Some((flag, "--dockerfile")),
+            _ if self.image_tag.is_some() && self.archive.is_none() => Some(("--image-tag", "--archive")),
+            _ if !self.packages.is_empty() && self.debian.is_none() => Some(("--packages", "--debian")),
+            _ => None,
+        }
+    }
+
     /// Looks at what is named; what lies beside a Dockerfile is told too.
     pub(super) fn look(self) -> Result<(Source, TemplateFile), Failure> {
+        if let Some((flag, of)) = self.misplaced() {
+            return Err(Failure::usage(format!("{flag} belongs to {of}")));
+        }
         let plain = |source| Ok((source, TemplateFile::default()));
         let Self {
             image,
@@ -149,4 +169,81 @@ impl Source {
 
 async fn sent(content: Content, client: &Client) -> Result<UploadId, Failure> {
     Ok(content.upload(client).await?.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        source: SourceArgs,
+    }
+
+    fn look(flags: &[&str]) -> Result<(Source, TemplateFile), String> {
+        let line = Line::try_parse_from(["x"].iter().chain(flags)).map_err(|error| error.to_string())?;
+        line.source.look().map_err(|failure| format!("{failure:?}"))
+    }
+
+    fn named(flags: &[&str]) -> TemplateSource {
+        match look(flags) {
+            Ok((Source::Named(source), _)) => source,
+            Ok(_) => panic!("{flags:?} needs an upload"),
+            Err(error) => panic!("{flags:?}: {error}"),
+        }
+    }
+
+    #[test]
+    fn what_needs_no_upload() {
+        let reference = Some("python:3.12".to_owned());
+        assert_eq!(named(&["--image", "python:3.12"]), TemplateSource::Image { reference, upload: None });
+        let packages = vec!["git".to_owned(), "make".to_owned(), "gcc".to_owned()];
+        assert_eq!(
+            named(&["--debian", "bookworm", "--packages", "git,make,", "--packages", "gcc"]),
+            TemplateSource::Debian { suite: "bookworm".into(), packages }
+        );
+        let snapshot_id = Some("snp_k3v7q2m5x6a4b2c7d5ef".parse().unwrap());
+        assert_eq!(
+            named(&["--from-snapshot", "k3v7q2m5x6a4b2c7d5ef"]),
+            TemplateSource::Sandbox { sandbox_id: None, snapshot_id }
+        );
+    }
+
+    #[test]
+    fn a_dockerfile_with_all_its_flags() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("docker");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("web"), "ARG A\nFROM scratch AS one\nFROM scratch AS two\n").unwrap();
+        std::fs::write(path.join("wakeful-template.toml"), "target = \"two\"\n[build_args]\nA = \"1\"\nB = \"1\"\n")
+            .unwrap();
+        let (web, top) = (path.join("web"), dir.path());
+        let flags = ["--dockerfile", web.to_str().unwrap(), "--context", top.to_str().unwrap(), "--build-arg", "A=2=3"];
+        let Ok((Source::Dockerfile { context, target, build_args }, _)) = look(&flags) else { panic!("of one") };
+        assert_eq!((context.dockerfile(), target.as_deref()), ("docker/web", Some("two")));
+        assert_eq!((build_args["A"].as_str(), build_args["B"].as_str()), ("2=3", "1"));
+        let Ok((Source::Dockerfile { context, target, .. }, _)) =
+            look(&["--dockerfile", web.to_str().unwrap(), "--target", "one"])
+        else {
+            panic!("of one")
+        };
+        assert_eq!((context.dockerfile(), target.as_deref()), ("web", Some("one")));
+    }
+
+    #[test]
+    fn one_of_them() {
+        assert!(look(&[]).is_err());
+        assert!(look(&["--image", "a", "--debian", "b"]).is_err());
+        for (flags, of) in [
+            (&["--image", "a", "--packages", "b"][..], "--debian"),
+            (&["--image", "a", "--image-tag", "b"], "--archive"),
+            (&["--debian", "a", "--target", "b"], "--dockerfile"),
+            (&["--rootfs", "/", "--context", "b"], "--dockerfile"),
+        ] {
+            let error = look(flags).map(drop).expect_err("they do not belong together");
+            assert!(error.contains(&format!("belongs to {of}")), "{flags:?}: {error}");
+        }
+    }
 }
