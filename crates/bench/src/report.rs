@@ -56,6 +56,7 @@ impl Row {
             Case::CreatePool => difference.map(|difference| difference <= 10.0),
             Case::PoolExec => difference.map(|difference| difference <= 20.0),
             Case::DiskPrepare => percentile(&pairs.ours, 50).map(|half| half < 10.0),
+            Case::ImageBase200 => percentile(&pairs.ours, 50).map(|half| half < 5000.0),
             Case::ExecTrue => difference.map(|difference| difference <= 2.0),
             Case::UplinkLatency => difference.map(|difference| difference <= 0.5),
             Case::PreviewLatency => difference.map(|difference| difference <= 2.0),

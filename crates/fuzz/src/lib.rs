@@ -9,6 +9,7 @@
 //! whatever it is given; a hang is found by the runner's limit.
 
 mod channel;
+mod images;
 mod seeds;
 mod tunnel;
 
@@ -24,7 +25,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 20] = [
     Target { name: "hello", run: channel::hello, seeds: seeds::hello },
     Target { name: "stream_frames", run: channel::stream_frames, seeds: seeds::stream_frames },
     Target { name: "agent_answers", run: channel::agent_answers, seeds: seeds::agent_answers },
@@ -41,6 +42,9 @@ pub const TARGETS: [Target; 17] = [
     Target { name: "preview_cookie", run: wakeful_gateway::fuzz::cookie, seeds: seeds::preview_cookie },
     Target { name: "preview_request", run: wakeful_api::fuzz::preview_request, seeds: seeds::preview_request },
     Target { name: "problem_page", run: wakeful_api::fuzz::problem_page, seeds: seeds::problem_page },
+    Target { name: "layer", run: images::layer, seeds: seeds::layer },
+    Target { name: "image_documents", run: images::image_documents, seeds: seeds::image_documents },
+    Target { name: "dockerfile", run: images::dockerfile, seeds: seeds::dockerfile },
     Target { name: "tunnel", run: tunnel::tunnel, seeds: seeds::tunnel },
 ];
 

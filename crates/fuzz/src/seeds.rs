@@ -257,3 +257,63 @@ pub(crate) fn tunnel() -> Vec<Vec<u8>> {
         b"0123456789abcdef0123456789abcdef".to_vec(),
     ]
 }
+
+/// A block of tar with a checksum that is right.
+fn tar_entry(name: &str, kind: u8, link: &str, data: &[u8]) -> Vec<u8> {
+    let mut block = [0u8; 512];
+    block[..name.len()].copy_from_slice(name.as_bytes());
+    block[100..108].copy_from_slice(b"0000644\0");
+    block[108..116].copy_from_slice(b"0000000\0");
+    block[116..124].copy_from_slice(b"0000000\0");
+    block[124..136].copy_from_slice(format!("{:011o}\0", data.len()).as_bytes());
+    block[136..148].copy_from_slice(b"00000000000\0");
+    block[148..156].copy_from_slice(b"        ");
+    block[156] = kind;
+    block[157..157 + link.len()].copy_from_slice(link.as_bytes());
+    block[257..265].copy_from_slice(b"ustar\x0000");
+    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    let mut bytes = block.to_vec();
+    bytes.extend(data);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+pub(crate) fn layer() -> Vec<Vec<u8>> {
+    let end = vec![0u8; 1024];
+    let plain = [
+        tar_entry("d/", b'5', "", b""),
+        tar_entry("d/file", b'0', "", b"words"),
+        tar_entry("d/link", b'2', "../x", b""),
+        tar_entry("d/hard", b'1', "d/file", b""),
+        tar_entry("d/.wh.gone", b'0', "", b""),
+        end.clone(),
+    ];
+    let pax = b"30 SCHILY.xattr.user.colour=x\n17 path=other/name\n";
+    let long = [tar_entry("PaxHeaders/x", b'x', "", pax), tar_entry("x", b'0', "", &[7; 600]), end];
+    vec![plain.concat(), long.concat()]
+}
+
+pub(crate) fn image_documents() -> Vec<Vec<u8>> {
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let manifest = format!(
+        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{digest}","size":100}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","digest":"{digest}","size":1000}}]}}"#
+    );
+    let index = format!(
+        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"{digest}","size":100,"platform":{{"architecture":"amd64","os":"linux"}}}}]}}"#
+    );
+    let config = format!(
+        r#"{{"architecture":"amd64","os":"linux","config":{{"Env":["PATH=/bin"],"Cmd":["sh"],"User":"1000:1000","WorkingDir":"/srv","Healthcheck":{{"Test":["CMD","true"],"Interval":5000000000}}}},"rootfs":{{"type":"layers","diff_ids":["{digest}"]}}}}"#
+    );
+    let challenge = r#"Bearer realm="https://auth.invalid/token",service="registry.invalid",scope="repository:a/b:pull""#;
+    [manifest, index, config, challenge.to_owned(), format!("registry.invalid:5000/a/b:1.2@{digest}")]
+        .into_iter()
+        .map(String::into_bytes)
+        .collect()
+}
+
+pub(crate) fn dockerfile() -> Vec<Vec<u8>> {
+    let build = "# syntax=docker/dockerfile:1\nARG BASE=debian\nFROM ${BASE:-x} AS build\nENV A=1 B=\"two words\"\nWORKDIR /src\nCOPY --chown=1:1 . .\nRUN --mount=type=cache,target=/c make ${A%1} \\\n  # between\n  && true\nRUN <<EOF\necho here\nEOF\nFROM scratch\nCOPY --from=build /out/* /\nHEALTHCHECK --interval=5s CMD [\"/x\"]\nENTRYPOINT [\"/x\"]\n";
+    let template = "name = \"app\"\ntags = [\"1\"]\ndisk_mb = 512\nstart = [\"a\"]\n[env]\nA = \"b\"\n[io]\nops_per_sec = 5\n";
+    vec![build.as_bytes().to_vec(), template.as_bytes().to_vec()]
+}

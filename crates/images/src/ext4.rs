@@ -49,7 +49,12 @@ pub(crate) async fn make(root: &Path, image: &Path, reporter: &Reporter<'_>) -> 
         // it has no SOURCE_DATE_EPOCH before 1.47.1
         .env("E2FSPROGS_FAKE_TIME", "1")
         .deadline(DEADLINE)
-        .follow(&|line| reporter.line(None, line))
+        // It says where on the host it works, which is nobody's business.
+        .follow(&|line| {
+            if !line.starts_with("Creating regular file") {
+                reporter.line(None, line)
+            }
+        })
         .await
         .map_err(Error::step_of(STEP))?;
     // For repairs that nobody makes; inside, it would be a directory that no image has.

@@ -72,7 +72,7 @@ fn measured(layout: &Layout, needed: &std::collections::HashSet<String>) -> std:
         ("golden snapshots", goldens().collect(), false),
         ("build steps", children(layout.layers()), true),
         ("image layers", children(layout.blobs().join("sha256")), true),
-        ("uploads", children(layout.uploads()), false),
+        ("uploads", children(layout.uploads()), true),
         ("builds", children(layout.builds()), false),
         ("packages", children(layout.package_cache().join("archives")), false),
         ("engines", children(layout.data().join("engines")), false),

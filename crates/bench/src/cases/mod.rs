@@ -4,6 +4,7 @@ mod burst;
 mod create;
 mod exec;
 mod fork;
+mod image;
 mod network;
 mod pool;
 mod sleep;
@@ -61,6 +62,9 @@ async fn local(options: &Options, tell: &dyn Fn(&str, f32), wanted: &dyn Fn(Case
     rows.extend(pool::pool(&bench, wanted).await?);
     if wanted(Case::DiskPrepare) {
         rows.push(create::disk(&bench).await?);
+    }
+    if wanted(Case::ImageBase200) {
+        rows.push(image::base(&bench).await?);
     }
     if wanted(Case::ExecTrue) {
         rows.push(exec::true_(&bench).await?);

@@ -120,12 +120,9 @@ async fn a_launch_where_an_engine_lives_is_refused() {
 async fn engines_that_nobody_needs_are_forgotten() {
     let lab = Lab::open().await;
     let (data, run) = (tempfile::tempdir().expect("can be made"), run_dir());
-    let kernel = fs::read_dir(lab.golden.parent().expect("the cache").join("kernels"))
-        .expect("is there")
-        .flatten()
-        .find(|entry| entry.path().join("vmlinux").exists())
-        .expect("is prepared");
-    let config = wakeful_driver_qemu::QemuConfig { kernel: Some(kernel.path()), ..config(data.path(), run.path()) };
+    let kernels = lab.golden.parent().expect("the cache").join("kernels");
+    let kernel = kernels.join(fs::read_to_string(kernels.join("current")).expect("is prepared").trim());
+    let config = wakeful_driver_qemu::QemuConfig { kernel: Some(kernel), ..config(data.path(), run.path()) };
     let qemu = wakeful_driver_qemu::Qemu::open(config).await.expect("all is prepared");
     assert_eq!(qemu.engine(), lab.qemu.engine(), "the same engine has the same key wherever it is kept");
     let engines = data.path().join("engines");

@@ -116,5 +116,8 @@ short_runs! {
     preview_cookie: 20_000,
     preview_request: 40_000,
     problem_page: 40_000,
+    layer: 20_000,
+    image_documents: 20_000,
+    dockerfile: 10_000,
     tunnel: 20_000,
 }

@@ -129,7 +129,7 @@ pub(super) fn image_config(config: &wakeful_oci::Config) -> wakeful_dockerfile::
 impl Inner {
     /// Builds that a crash or a stop interrupted begin again.
     pub(crate) async fn resume_builds(self: &Arc<Self>) -> Result<(), Error> {
-        self.sweep_uploads(true).await?;
+        self.sweep_uploads(true, std::time::Duration::MAX).await?;
         for template in self.store.templates(None).await? {
             match template.status {
                 TemplateStatus::Pending | TemplateStatus::Building => self.begin_build(template),

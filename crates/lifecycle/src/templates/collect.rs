@@ -140,7 +140,7 @@ impl Inner {
 
     /// What is done now and then.
     pub(crate) async fn tidy(&self) -> Result<(), Error> {
-        self.sweep_uploads(false).await?;
+        self.sweep_uploads(false, Duration::MAX).await?;
         if self.builds.running.lock().expect("no panic while it is held").is_empty() {
             self.sweep_cache(self.builds.settings.keep_cache).await?;
         }
@@ -203,7 +203,7 @@ impl Lifecycle {
             return Err(Error::BuildInProgress(id.to_string()));
         }
         let cache = inner.sweep_cache(unused).await?;
-        inner.sweep_uploads(false).await?;
+        inner.sweep_uploads(false, unused).await?;
         let rest = inner.collect().await?;
         Ok(Pruned { count: cache.count + rest.count, bytes: cache.bytes + rest.bytes })
     }

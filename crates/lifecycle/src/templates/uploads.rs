@@ -21,6 +21,8 @@ use crate::{Error, Lifecycle, files};
 
 /// How long one that no template was made of is kept.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// How long one is kept in any case.
+const JUST_MADE: Duration = Duration::from_secs(600);
 const HALF_MADE: &str = "new-";
 const DATA: &str = "data";
 
@@ -117,14 +119,15 @@ impl Inner {
         Err(Error::invalid(Code::InvalidField, "source.upload", format!("there is no upload {id}, or nothing in it")))
     }
 
-    /// Removes uploads that no template was made of for a day, and what was never complete.
-    pub(crate) async fn sweep_uploads(&self, at_start: bool) -> Result<(), Error> {
-        let (root, trash) = (self.layout.uploads(), self.layout.trash());
+    /// Removes uploads that are older than a day, or than what is said if that is less, and at a start what was never
+    /// complete. One that was just made may be about to be used.
+    pub(crate) async fn sweep_uploads(&self, at_start: bool, unused: Duration) -> Result<(), Error> {
+        let (root, trash, kept) = (self.layout.uploads(), self.layout.trash(), unused.clamp(JUST_MADE, KEPT));
         files::blocking("remove old uploads", move || {
             for dir in crate::recover::children(root) {
                 let half = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(HALF_MADE));
                 let age = std::fs::metadata(&dir).and_then(|meta| meta.modified()).map(|at| at.elapsed());
-                let old = age.is_ok_and(|age| age.unwrap_or_default() > KEPT);
+                let old = age.is_ok_and(|age| age.unwrap_or_default() > kept);
                 if old && !half || half && at_start {
                     files::discard_dir(&dir, &trash)?;
                 }

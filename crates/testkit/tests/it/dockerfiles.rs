@@ -306,3 +306,73 @@ async fn what_is_wrong_is_said_with_its_line() -> Result<()> {
     ensure!(host.trim().is_empty() || !said.contains(host.trim()), "{said}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_web_front_a_jar_and_a_worker() -> Result<()> {
+    let site = Site::open().await?;
+    // A front end: dependencies by their lock file alone, a build, and only its result in the end.
+    let front = r#"FROM BASE AS deps
+WORKDIR /app
+COPY package.json package-lock.json* ./
+RUN mkdir node_modules && cp package.json node_modules/.installed
+
+FROM BASE AS builder
+WORKDIR /app
+COPY --from=deps /app/node_modules ./node_modules
+COPY . .
+ENV NODE_ENV=production
+RUN mkdir -p dist && cat src/index.js node_modules/.installed > dist/bundle.js
+
+FROM BASE AS runner
+WORKDIR /usr/share/www
+COPY --from=builder --chown=app:app /app/dist ./
+USER app
+EXPOSE 80 443
+CMD ["sleep", "1618"]
+"#;
+    let files = [("package.json", "{}\n"), ("package-lock.json", "{}\n"), ("src/index.js", "run()\n")];
+    let id = site.sandbox("front", front, &files, &[]).await?;
+    let said = site
+        .says(&id, "id -un; pwd; ls; cat bundle.js; ls -ln bundle.js | cut -c15-40; ls /app 2>/dev/null | wc -l")
+        .await?;
+    ensure!(said.starts_with("app\n/usr/share/www\nbundle.js\nrun()\n{}\n") && said.ends_with("\n0"), "{said}");
+    ensure!(said.contains("1001     1001"), "{said}");
+
+    // A program with arguments that a caller may replace, in one layer of commands that cleans up after itself.
+    let jar = r#"FROM BASE
+ARG JAR_FILE=target/*.jar
+ARG PROFILE
+LABEL maintainer="somebody" \
+      version="1.0"
+RUN mkdir -p /var/cache/things && touch /var/cache/things/big \
+ && echo "${PROFILE:-default}" > /etc/profile-name \
+ && rm -rf /var/cache/things
+COPY ${JAR_FILE} /app.jar
+VOLUME ["/tmp"]
+ENTRYPOINT ["sh", "-c", "exec sleep ${SLEEP:-577}"]
+"#;
+    let files = [("target/app-1.0.jar", "jar"), ("target/classes/A.class", "x")];
+    let id = site.sandbox("jar", jar, &files, &["--build-arg", "PROFILE=prod", "-e", "SLEEP=99"]).await?;
+    let said = site
+        .says(&id, "cat /app.jar /etc/profile-name; ls /var/cache; grep -l 99 /proc/[0-9]*/cmdline | wc -l")
+        .await?;
+    ensure!(said.starts_with("jarprod\n") && !said.ends_with("\n0"), "{said}");
+
+    // A worker that adds its user itself, works in its home, and is asked for by another name of the file.
+    let worker = r#"FROM BASE
+RUN printf 'worker:x:2000:2000::/home/worker:/bin/sh\n' >> /etc/passwd && mkdir -p /home/worker/.cache && chown -R 2000:2000 /home/worker
+USER 2000:2000
+WORKDIR /home/worker
+ENV PATH="/home/worker/bin:${PATH}" HOME=/home/worker
+COPY --chmod=0755 run.sh bin/run
+RUN touch made && bin/run > log
+CMD ["run"]
+"#;
+    let script = "#!/bin/sh\necho ran as $(id -u)\n";
+    let id = site.sandbox("worker", worker, &[("run.sh", script)], &["--no-start"]).await?;
+    let said = site.says(&id, "run; cat log; ls -ln made | cut -c15-40; pwd").await?;
+    ensure!(said.starts_with("ran as 2000\nran as 2000\n") && said.ends_with("/home/worker"), "{said}");
+    ensure!(said.contains("2000     2000"), "{said}");
+    ensure!(site.template("worker").await?["entry"].is_null());
+    Ok(())
+}
