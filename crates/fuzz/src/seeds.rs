@@ -305,7 +305,8 @@ pub(crate) fn image_documents() -> Vec<Vec<u8>> {
     let config = format!(
         r#"{{"architecture":"amd64","os":"linux","config":{{"Env":["PATH=/bin"],"Cmd":["sh"],"User":"1000:1000","WorkingDir":"/srv","Healthcheck":{{"Test":["CMD","true"],"Interval":5000000000}}}},"rootfs":{{"type":"layers","diff_ids":["{digest}"]}}}}"#
     );
-    let challenge = r#"Bearer realm="https://auth.invalid/token",service="registry.invalid",scope="repository:a/b:pull""#;
+    let challenge =
+        r#"Bearer realm="https://auth.invalid/token",service="registry.invalid",scope="repository:a/b:pull""#;
     [manifest, index, config, challenge.to_owned(), format!("registry.invalid:5000/a/b:1.2@{digest}")]
         .into_iter()
         .map(String::into_bytes)
@@ -314,6 +315,7 @@ pub(crate) fn image_documents() -> Vec<Vec<u8>> {
 
 pub(crate) fn dockerfile() -> Vec<Vec<u8>> {
     let build = "# syntax=docker/dockerfile:1\nARG BASE=debian\nFROM ${BASE:-x} AS build\nENV A=1 B=\"two words\"\nWORKDIR /src\nCOPY --chown=1:1 . .\nRUN --mount=type=cache,target=/c make ${A%1} \\\n  # between\n  && true\nRUN <<EOF\necho here\nEOF\nFROM scratch\nCOPY --from=build /out/* /\nHEALTHCHECK --interval=5s CMD [\"/x\"]\nENTRYPOINT [\"/x\"]\n";
-    let template = "name = \"app\"\ntags = [\"1\"]\ndisk_mb = 512\nstart = [\"a\"]\n[env]\nA = \"b\"\n[io]\nops_per_sec = 5\n";
+    let template =
+        "name = \"app\"\ntags = [\"1\"]\ndisk_mb = 512\nstart = [\"a\"]\n[env]\nA = \"b\"\n[io]\nops_per_sec = 5\n";
     vec![build.as_bytes().to_vec(), template.as_bytes().to_vec()]
 }

@@ -52,7 +52,7 @@ pub(crate) async fn make(root: &Path, image: &Path, reporter: &Reporter<'_>) -> 
         // It says where on the host it works, which is nobody's business.
         .follow(&|line| {
             if !line.starts_with("Creating regular file") {
-                reporter.line(None, line)
+                reporter.line(None, line);
             }
         })
         .await

@@ -41,7 +41,7 @@ pub(crate) struct Setup {
     /// Build this template only (repeatable): base, python, node, go [default: base and python]
     #[arg(long, value_name = "NAME")]
     template: Vec<String>,
-    /// Make them of the official images of a registry ([registries] default) instead of Debian packages
+    /// Make them of the official images of the configured registry instead of Debian packages
     #[arg(long, conflicts_with = "no_templates")]
     images: bool,
     /// Fetch a newer QEMU from the release's backports if the installed one lets engines write to golden memory
