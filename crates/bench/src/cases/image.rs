@@ -60,6 +60,7 @@ fn make(root: &Path, image: &Path) -> Result<(), Error> {
         .arg(root)
         .arg(image)
         .arg("320M")
+        .stdout(std::process::Stdio::null())
         .status();
     match status.map_err(Error::io("run mke2fs"))? {
         ended if ended.success() => Ok(()),

@@ -333,17 +333,25 @@ impl Build<'_> {
         let at = |error| at_instruction(&instruction.text, instruction.line)(error);
         match action {
             Action::Config => Ok(()),
-            Action::Workdir(step) => make_directory(machine, step).await.map_err(of_step(title)).map_err(at),
+            Action::Workdir(WorkdirStep { path, user }) => {
+                let user = if user.is_empty() { "root" } else { user };
+                make_directory(machine, path, user).await.map_err(of_step(title)).map_err(at)
+            }
             Action::Copy(copy) => self.copy(machine, copy, instruction).await,
             Action::Run(run) => {
+                let guest = machine.guest().map_err(of_step(title)).map_err(at)?;
+                let mut made = Vec::new();
                 for mount in &run.mounts {
+                    // What the image has there stays.
+                    if guest.stat(&mount.target).await.is_err() {
+                        made.push(&mount.target);
+                    }
                     self.mount(machine, mount, instruction).await?;
                 }
                 let ran = self.run(machine, run, title).await.map_err(at);
                 // Whatever lies there now is not the step's.
-                for mount in &run.mounts {
-                    let guest = machine.guest().map_err(of_step(title)).map_err(at)?;
-                    guest.remove(&mount.target).await.map_err(of_step(title)).map_err(at)?;
+                for target in made {
+                    guest.remove(target).await.map_err(of_step(title)).map_err(at)?;
                 }
                 ran
             }
@@ -388,8 +396,7 @@ impl Build<'_> {
         let target = &mount.target;
         match &mount.kind {
             MountKind::Cache { .. } | MountKind::Tmpfs { .. } => {
-                let guest = machine.guest().map_err(of_step(&at.text))?;
-                guest.mkdir(target, Some("root")).await.map(drop).map_err(of_step(&at.text))
+                make_directory(machine, target, "root").await.map_err(of_step(&at.text))
             }
             MountKind::Bind { from, source } => {
                 let copy = CopyStep {
@@ -518,10 +525,13 @@ fn literal(source: &str) -> String {
     absolute[..wild].rsplit_once('/').map_or(String::new(), |(dir, _)| dir.to_owned())
 }
 
-async fn make_directory(machine: &Workbench, step: &WorkdirStep) -> Result<(), Error> {
-    let user = if step.user.is_empty() { "root" } else { &step.user };
-    match machine.guest()?.mkdir(&step.path, Some(user)).await {
+/// Fine if there is one.
+async fn make_directory(machine: &Workbench, path: &str, user: &str) -> Result<(), Error> {
+    let guest = machine.guest()?;
+    match guest.mkdir(path, Some(user)).await {
         Ok(_) => Ok(()),
+        // It, or what a link leads to.
+        Err(_) if guest.list(path).await.is_ok() => Ok(()),
         Err(error) => Err(guest_error(&error)),
     }
 }

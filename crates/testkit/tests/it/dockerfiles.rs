@@ -218,7 +218,7 @@ RUN echo a \
     let archives = r#"FROM BASE
 ADD vendor.tar.gz /opt/
 COPY *.txt docs/ /texts/
-RUN --mount=type=cache,target=/cache --mount=type=bind,source=docs,target=/mnt/docs \
+RUN --mount=type=cache,target=/cache --mount=type=cache,target=/opt/lib --mount=type=bind,source=docs,target=/mnt/docs \
     echo kept > /cache/x && cat /mnt/docs/guide.md > /guide
 "#;
     let tree = site.forge.tree("vendor", &[("lib/tool", "tool")])?;
