@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
-use wakeful_driver::{Cancel, Capabilities, DiskKind, Isolation, OutsideTcp, Repairs};
+use wakeful_driver::{Cancel, Capabilities, CardKind, DiskKind, Isolation, OutsideTcp, Repairs};
 use wakeful_lifecycle::{Awake, AwakeReason, SandboxView, Storage};
 use wakeful_model::{Code, Egress, Memory, OnExpiry, Op, OperationId, Policy, Sandbox, State, Transition};
 
@@ -196,6 +196,10 @@ fn view(state: State) -> SandboxView {
         entropy: Repairs::Agent,
         fork: true,
         network: true,
+        card: CardKind::Tap,
+        golden: true,
+        obstacles: false,
+        io_limits: true,
         hardware_virtualization: false,
     };
     SandboxView { row, capabilities: Some(capabilities), awake_because: vec![awake], sleeps_at: None, storage }

@@ -345,6 +345,7 @@ fn start(host: &Host, place: &Place, machine: Machine, card: &Card, prepared: Pr
     let tap = match card {
         Card::Tap(tap) => Some(tap.as_fd()),
         Card::Unplugged => None,
+        Card::Veth(_) => return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "its card is a TAP"))),
     };
     let arguments = Arguments {
         engine: &engine,

@@ -47,8 +47,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use wakeful_driver::{
-    Cancel, Capabilities, Card, DiskKind, Driver, Engine, EngineInfo, Error, Image, Isolation, Machine, OutsideTcp,
-    Part, Place, Repairs, Source,
+    Cancel, Capabilities, Card, CardKind, DiskKind, Driver, Engine, EngineInfo, Error, Image, Isolation, Machine,
+    OutsideTcp, Part, Place, Repairs, Source,
 };
 
 use crate::boot::Accelerator;
@@ -188,6 +188,10 @@ impl Qemu {
             entropy: Repairs::Agent,
             fork: true,
             network: true,
+            card: CardKind::Tap,
+            golden: true,
+            obstacles: false,
+            io_limits: true,
             hardware_virtualization: accelerator == Accelerator::Kvm,
         };
         tracing::info!(engine = host.engine.name, accel = info.accel, key = info.key, "driver opened");

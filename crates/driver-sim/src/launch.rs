@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use wakeful_driver::{
-    Cancel, Capabilities, Card, DiskKind, Driver, Engine, EngineInfo, Error, Exit, Image, Isolation, Machine,
+    Cancel, Capabilities, Card, CardKind, DiskKind, Driver, Engine, EngineInfo, Error, Exit, Image, Isolation, Machine,
     MemoryBase, OutsideTcp, Part, Place, Repairs, Source,
 };
 
@@ -39,6 +39,10 @@ impl SimDriver {
             entropy: Repairs::Agent,
             fork: false,
             network: false,
+            card: CardKind::Tap,
+            golden: true,
+            obstacles: false,
+            io_limits: true,
             hardware_virtualization: false,
         };
         let info = EngineInfo {

@@ -52,6 +52,16 @@ pub enum Repairs {
     Agent,
 }
 
+/// What the guest's card is to its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CardKind {
+    /// A descriptor that frames go through.
+    Tap,
+    /// A link in a namespace that the engine enters.
+    Veth,
+}
+
 /// What an engine can do. `lifecycle` asks these and never an engine's name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
@@ -75,6 +85,14 @@ pub struct Capabilities {
     pub fork: bool,
     /// The guest has a network.
     pub network: bool,
+    /// How its card is plugged in.
+    pub card: CardKind,
+    /// A create is a clone of a golden snapshot; else it is a first start from the base, which is as fast.
+    pub golden: bool,
+    /// A guest may hold something that no image can keep: its agent is asked before the engine is touched.
+    pub obstacles: bool,
+    /// What the guest asks of its disks can be limited.
+    pub io_limits: bool,
     /// The processor runs guest code itself.
     pub hardware_virtualization: bool,
 }

@@ -63,7 +63,7 @@ pub enum Source<'a> {
         /// Its account.
         image: &'a Image,
     },
-    /// The first boot of a sandbox that no golden snapshot fits; makes its disk. Runs at once.
+    /// The first boot of a sandbox that no golden snapshot fits, or whose engine has none; makes its disk. Runs at once.
     First {
         /// What the agent must know to answer the hello.
         secret: [u8; 32],
@@ -84,6 +84,17 @@ pub enum Card {
     Unplugged,
     /// In this TAP device, which goes away with the engine.
     Tap(OwnedFd),
+    /// In a pair of namespaces, for an engine with a network stack of its own.
+    Veth(Veth),
+}
+
+/// A slot as two namespaces, each a file to enter it by. They are not the engine's and outlive it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Veth {
+    /// Where the guest's card lies: `eth0`, with address, route and neighbour, and nothing else.
+    pub card: PathBuf,
+    /// The other end: where the host's connections to the guest begin.
+    pub gateway: PathBuf,
 }
 
 /// Which engine this is, and what its images fit.
@@ -134,7 +145,8 @@ pub trait Driver: Send + Sync {
     /// Which engine new sandboxes get.
     fn engine(&self) -> &EngineInfo;
 
-    /// Starts an engine in `place`, over the read-only root file system `base`, with its network card plugged into `card`.
+    /// Starts an engine in `place`, over the read-only root file system `base` (a file or a directory, as
+    /// [`Capabilities::disk`] says), with its network card plugged into `card`.
     ///
     /// `Clone` and `Wake` come back with the vCPUs stopped; the boots are running. A failed launch has killed its engine
     /// and removed what it made in `place.run`. A disk that is smaller than the machine's is made larger, never smaller; the

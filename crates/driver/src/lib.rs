@@ -21,8 +21,8 @@ mod error;
 mod image;
 mod inspector;
 
-pub use capabilities::{Cancel, Capabilities, DiskKind, Isolation, OutsideTcp, Repairs};
-pub use engine::{ByteStream, Card, Driver, Engine, EngineInfo, Exit, Machine, Part, Place, Source};
+pub use capabilities::{Cancel, Capabilities, CardKind, DiskKind, Isolation, OutsideTcp, Repairs};
+pub use engine::{ByteStream, Card, Driver, Engine, EngineInfo, Exit, Machine, Part, Place, Source, Veth};
 pub use error::Error;
 pub use image::{Image, ImageFile, MemoryBase};
 pub use inspector::{Inspector, Stray, StrayKind};

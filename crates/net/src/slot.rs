@@ -110,6 +110,12 @@ impl Slot {
         (self.0.kind == Kind::Veth).then(|| files::card(&self.0.shared.plan.run_dir, self.0.number))
     }
 
+    /// A file to enter the slot's own namespace by, which outlives this process.
+    #[must_use]
+    pub fn namespace_file(&self) -> PathBuf {
+        files::namespace(&self.0.shared.plan.run_dir, self.0.number)
+    }
+
     /// The slot's own namespace.
     #[must_use]
     pub fn namespace(&self) -> BorrowedFd<'_> {
