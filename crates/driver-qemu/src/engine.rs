@@ -14,11 +14,11 @@ use wakeful_driver::{ByteStream, Engine, Error, Exit, Image, IoLimits, Place};
 use crate::boot;
 use crate::control::{Failure, Qmp};
 use crate::engines::Pinned;
-use crate::files;
 use crate::host::{Host, blocking};
 use crate::place::{self, Record};
-use crate::process::Process;
 use crate::snapshot::{self, OVERLAY, Saving};
+use wakeful_confine::files;
+use wakeful_confine::process::Process;
 
 /// Within which an engine must see that its stream was closed: under a millisecond, as a rule.
 const HANG_UP: Duration = Duration::from_secs(5);

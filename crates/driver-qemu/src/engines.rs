@@ -24,8 +24,8 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use serde::{Deserialize, Serialize};
 use wakeful_driver::Error;
 
-use crate::files;
 use crate::jail::DEVICES;
+use wakeful_confine::files;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 /// For the whole host, as an installed one would be.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use wakeful_confine::files;
 use wakeful_driver::{EngineInfo, Error};
 use wakeful_sys::tsc;
 
@@ -11,7 +12,7 @@ use crate::boot::{self, Accelerator};
 use crate::engines::Pinned;
 use crate::jail::Jail;
 use crate::kernel::Kernel;
-use crate::{files, launch};
+use crate::launch;
 
 /// How long the counter is watched.
 const MEASURE: Duration = Duration::from_millis(200);

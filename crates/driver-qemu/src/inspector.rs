@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
+use wakeful_confine::claim::UIDS;
+use wakeful_confine::{cgroup, claim, files, range};
 use wakeful_driver::{Error, Image, Inspector, Place, Stray, StrayKind};
 
 use crate::host::blocking;
-use crate::jail::{Jail, UIDS};
-use crate::{QemuConfig, cgroup, claim, files, place, snapshot};
+use crate::jail::Jail;
+use crate::{QemuConfig, place, snapshot};
 
 /// Looks after what the driver's engines wrote and left.
 #[derive(Debug)]
@@ -26,6 +28,10 @@ impl QemuInspector {
 
 #[async_trait]
 impl Inspector for QemuInspector {
+    fn disk_file(&self) -> &'static str {
+        snapshot::OVERLAY
+    }
+
     async fn verify(&self, data: &Path, dir: &Path, image: &Image) -> Result<(), Error> {
         let (data, dir, image) = (data.to_owned(), dir.to_owned(), image.clone());
         blocking(move || snapshot::verify(&data, &dir, &image)).await
@@ -42,7 +48,8 @@ impl Inspector for QemuInspector {
             let half_made = ["engines", "kernels"].iter().flat_map(|name| files::half_made(&data.join(name)));
             let half_made = of(StrayKind::HalfMade, half_made.collect());
             let uids = of(StrayKind::Uid, claim::unclaimed(Path::new(UIDS)));
-            Ok(of(StrayKind::Cgroup, cgroup::orphans(&run)).chain(uids).chain(half_made).collect())
+            let ranges = of(StrayKind::Uid, range::stale(Path::new(range::RANGES)));
+            Ok(of(StrayKind::Cgroup, cgroup::orphans(&run)).chain(uids).chain(ranges).chain(half_made).collect())
         })
         .await
     }
@@ -53,6 +60,7 @@ impl Inspector for QemuInspector {
         blocking(move || {
             let removed = match kind {
                 StrayKind::Cgroup => cgroup::empty_and_remove(&path),
+                StrayKind::Uid if path.parent() == Some(Path::new(range::RANGES)) => range::remove_stale(&path),
                 // Under its lock, and only if nobody has taken it meanwhile.
                 StrayKind::Uid => claim::Claims::new(Path::new(UIDS), engine_uid).map(|claims| {
                     if let Some(uid) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) {

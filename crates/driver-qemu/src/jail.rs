@@ -25,14 +25,12 @@ use wakeful_sys::spawn::{self, Identity, Instruction};
 use wakeful_sys::walls::{self, Rights, Walls};
 
 use crate::boot::{self, Accelerator};
-use crate::cgroup::{Cgroups, Controller, Io, Limits, Version};
-use crate::claim::{Claim, Claims};
 use crate::engines::Pinned;
 use crate::filter;
 use crate::place::Memory;
+use wakeful_confine::cgroup::{Cgroups, Controller, Io, Limits, Version};
+use wakeful_confine::claim::{Claim, Claims, UIDS};
 
-/// Where the uids of all engines on this host are claimed, whichever daemon they belong to.
-pub(crate) const UIDS: &str = "/run/wakeful/uids";
 /// What an engine needs beside the guest's memory and the translation buffer.
 const MEMORY_BESIDE: u64 = 128 << 20;
 /// Threads beside the guest's processors: the main one, the emulator's, and those that wait for the disk (at most 64).
@@ -119,11 +117,9 @@ impl Jail {
         self.claims.as_ref().map(|claims| claims.take(name)).transpose()
     }
 
-    /// Gives up the uid of an engine that is gone.
-    pub(crate) fn release(&self, uid: Option<u32>) {
-        if let (Some(claims), Some(uid)) = (&self.claims, uid) {
-            claims.release(uid);
-        }
+    /// Where uids are claimed, if engines have their own.
+    pub(crate) fn claims(&self) -> Option<&Claims> {
+        self.claims.as_ref()
     }
 
     /// Who the engine is that has this claim. `groups` are further ones it needs (for `/dev/kvm`).
@@ -181,6 +177,8 @@ impl Jail {
             memory_bytes: (u64::from(machine.memory_mb) << 20) + buffer + MEMORY_BESIDE,
             tasks: TASKS_BESIDE + 2 * machine.cpu,
             cpus: machine.cpu,
+            // One more than it has, for what works beside it.
+            processors: machine.cpu + 1,
             io: self.io,
         }
     }

@@ -20,7 +20,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use wakeful_driver::Error;
 
-use crate::files;
+use wakeful_confine::files;
 
 const PACKAGE: &str = "linux-image-cloud-amd64";
 /// What a guest needs; what these need comes with them.

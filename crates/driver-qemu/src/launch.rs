@@ -18,21 +18,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use wakeful_confine::files;
 use wakeful_driver::{Card, Error, Image, Machine, MemoryBase, Place, Source};
 use wakeful_sys::{copy, pages, pidfd, spawn};
 
 use crate::boot::{self, Accelerator, Arguments, Start};
-use crate::cgroup::Cgroup;
 use crate::control::{Failure, Incoming, Qmp};
 use crate::diff::Diff;
 use crate::engine::{QemuEngine, explain};
 use crate::engines::Pinned;
 use crate::host::{Host, blocking};
+use crate::initramfs;
 use crate::jail::{Jail, World};
 use crate::place::{self, MachineRecord, Memory, Record};
-use crate::process::Process;
 use crate::snapshot::{self, Detail, Made, OVERLAY};
-use crate::{files, initramfs};
+use wakeful_confine::cgroup::{Cgroup, Reach};
+use wakeful_confine::process::Process;
 
 /// From the spawn to the first word of the monitor; a burst of launches on few cores takes its time.
 const START: Duration = Duration::from_secs(60);
@@ -307,7 +308,7 @@ fn start(host: &Host, place: &Place, machine: Machine, card: &Card, prepared: Pr
 
     let claim = host.jail.claim(&place.name).map_err(failed)?;
     let limits = host.jail.limits(machine, host.accelerator);
-    let cgroup = host.jail.cgroups.create(run, &limits).map_err(failed)?;
+    let cgroup = host.jail.cgroups.create(run, &limits, Reach::Limits).map_err(failed)?;
     let cradle = cgroup.cradle().map_err(failed)?;
     let lock = place::lock(run).map_err(failed)?;
     let pid_file = files::create_new(&run.join("pid")).map_err(failed)?;

@@ -9,7 +9,7 @@
 //!   launch     source -> engine            process    one process by descriptor
 //!   boot       command line                engine     the trait's Engine
 //!   jail       walls, ids, file rights     control    QMP
-//!   claim, filter, cgroup  their parts
+//!   filter     system calls
 //!   engines    kept copies of QEMU         snapshot   images: save, check, compact
 //!   kernel     Debian's kernel, unpacked   diff       the pages' file
 //!   initramfs  agent, modules, secret      probe      does KVM work?
@@ -20,13 +20,10 @@
 //! trying; everything else is about this host.
 
 mod boot;
-mod cgroup;
-mod claim;
 mod control;
 mod diff;
 mod engine;
 mod engines;
-mod files;
 mod filter;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -38,7 +35,6 @@ mod kernel;
 mod launch;
 mod place;
 mod probe;
-mod process;
 mod snapshot;
 
 use std::path::{Path, PathBuf};
@@ -46,6 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use wakeful_confine::{cgroup, files};
 use wakeful_driver::{
     Cancel, Capabilities, Card, CardKind, DiskKind, Driver, Engine, EngineInfo, Error, Image, Isolation, Machine,
     OutsideTcp, Part, Place, Repairs, Source,
@@ -316,6 +313,10 @@ impl Driver for Qemu {
 
     fn engine(&self) -> &EngineInfo {
         &self.info
+    }
+
+    fn disk_file(&self) -> &'static str {
+        snapshot::OVERLAY
     }
 
     async fn launch(

@@ -14,11 +14,12 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
+use wakeful_confine::files;
 use wakeful_driver::{Card, Engine, Error, Machine, Place, Source};
 
 use crate::boot::Accelerator;
 use crate::host::Host;
-use crate::{files, launch, place};
+use crate::{launch, place};
 
 /// Within which the guest must reach user space.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);

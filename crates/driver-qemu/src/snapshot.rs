@@ -24,10 +24,10 @@ use wakeful_sys::pages::{self, Method, PAGE};
 
 use crate::diff::{self, Diff};
 use crate::engines::Pinned;
-use crate::files;
 use crate::jail::Jail;
 use crate::place::{self, MachineRecord, Memory, Record};
-use crate::process::Process;
+use wakeful_confine::files;
+use wakeful_confine::process::Process;
 
 pub(crate) const STATE: &str = "dev.state";
 pub(crate) const PAGES: &str = "mem.diff";

@@ -4,6 +4,7 @@ pub mod child;
 pub mod copy;
 pub mod guest;
 pub mod heap;
+pub mod mounts;
 pub mod net;
 pub mod origdst;
 pub mod pages;

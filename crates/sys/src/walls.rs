@@ -12,12 +12,13 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
 
 use rustix::mount::{OpenTreeFlags, open_tree};
 
+use crate::mounts;
 use crate::spawn::{Failed, Step, check, check_long};
 
 /// The namespaces, for `clone3`.
@@ -54,18 +55,8 @@ pub fn detached(path: &Path, rights: Rights) -> io::Result<OwnedFd> {
         Rights::Device => libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC,
     };
     let wanted = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
-    // SAFETY: an open descriptor, an empty path, and a structure with its length.
-    let set = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            tree.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            &raw const wanted,
-            size_of::<libc::mount_attr>(),
-        )
-    };
-    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(tree) }
+    mounts::set_attributes(tree.as_fd(), &wanted)?;
+    Ok(tree)
 }
 
 impl Walls<'_> {

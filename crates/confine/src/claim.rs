@@ -15,14 +15,16 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use crate::files;
 
+/// Where the uids of all engines on this host are claimed, whichever daemon they belong to.
+pub const UIDS: &str = "/run/wakeful/uids";
 /// How many uids there are. Those from 1.9 billion on belong to nobody: Debian and systemd give out lower ones.
-const UIDS: u32 = 1 << 24;
+const COUNT: u32 = 1 << 24;
 /// So many taken ones in a row are no coincidence.
 const TRIES: u32 = 64;
 
 /// Where uids are claimed.
 #[derive(Clone, Debug)]
-pub(crate) struct Claims {
+pub struct Claims {
     dir: PathBuf,
     /// The first uid; it is only ever used as a group.
     first: u32,
@@ -30,33 +32,38 @@ pub(crate) struct Claims {
 
 /// A uid, for as long as somebody has the lock open.
 #[derive(Debug)]
-pub(crate) struct Claim {
-    pub(crate) uid: u32,
+pub struct Claim {
+    /// The uid.
+    pub uid: u32,
     /// For the engine to inherit.
-    pub(crate) lock: File,
+    pub lock: File,
     path: PathBuf,
     kept: bool,
 }
 
 impl Claims {
-    pub(crate) fn new(dir: &Path, first: u32) -> io::Result<Self> {
+    /// Uids from `first` on, claimed in `dir`.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn new(dir: &Path, first: u32) -> io::Result<Self> {
         files::make_dir(dir, 0o700)?;
         Ok(Self { dir: dir.to_owned(), first })
     }
 
     /// The group of those who may write to the golden memory that they map.
-    pub(crate) fn shared_group(&self) -> u32 {
+    pub fn shared_group(&self) -> u32 {
         self.first
     }
 
     /// A uid for the engine of this name: mostly the same one again, if nobody has it.
-    pub(crate) fn take(&self, name: &str) -> io::Result<Claim> {
+    pub fn take(&self, name: &str) -> io::Result<Claim> {
         for attempt in 0..TRIES {
             let mut hasher = blake3::Hasher::new();
             hasher.update(name.as_bytes()).update(&attempt.to_le_bytes());
             let digest = hasher.finalize();
             let number = u32::from_le_bytes(digest.as_bytes()[..4].try_into().expect("four bytes"));
-            if let Some(claim) = self.claim(self.first + 1 + number % (UIDS - 1))? {
+            if let Some(claim) = self.claim(self.first + 1 + number % (COUNT - 1))? {
                 return Ok(claim);
             }
         }
@@ -77,7 +84,7 @@ impl Claims {
     }
 
     /// Removes the file of a uid that nobody has any more.
-    pub(crate) fn release(&self, uid: u32) {
+    pub fn release(&self, uid: u32) {
         let path = self.path(uid);
         if let Ok(lock) = File::open(&path)
             && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -88,7 +95,7 @@ impl Claims {
     }
 
     /// What daemons that were killed have left.
-    pub(crate) fn sweep(&self) {
+    pub fn sweep(&self) {
         listed(&self.dir).for_each(|(uid, _)| self.release(uid));
     }
 
@@ -99,7 +106,7 @@ impl Claims {
 
 impl Claim {
     /// An engine has it now.
-    pub(crate) fn keep(mut self) {
+    pub fn keep(mut self) {
         self.kept = true;
     }
 }
@@ -119,7 +126,7 @@ fn listed(dir: &Path) -> impl Iterator<Item = (u32, PathBuf)> {
 }
 
 /// Files of uids that nobody has. A shared lock is tried, so that two who look do not see each other.
-pub(crate) fn unclaimed(dir: &Path) -> Vec<PathBuf> {
+pub fn unclaimed(dir: &Path) -> Vec<PathBuf> {
     let free =
         |path: &PathBuf| File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok());
     listed(dir).map(|(_, path)| path).filter(free).collect()

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 const SMALL: u64 = 1 << 20;
 
 /// Opens a regular file and nothing else: no link is followed, no pipe is waited for.
-pub(crate) fn open_regular(path: &Path, write: bool) -> io::Result<File> {
+pub fn open_regular(path: &Path, write: bool) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = File::options().read(true).write(write).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
@@ -24,7 +24,7 @@ pub(crate) fn open_regular(path: &Path, write: bool) -> io::Result<File> {
 }
 
 /// Opens a file for an engine's output, which goes to its end; makes it if it is not there.
-pub(crate) fn open_log(path: &Path) -> io::Result<File> {
+pub fn open_log(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = File::options().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
@@ -34,21 +34,25 @@ pub(crate) fn open_log(path: &Path) -> io::Result<File> {
 }
 
 /// A new file that only we can read.
-pub(crate) fn create_new(path: &Path) -> io::Result<File> {
+pub fn create_new(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// Makes a directory and those above it; fine if it is there.
-pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
-pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+/// Writes a directory's entries out.
+///
+/// # Errors
+/// What the file system says.
+pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
 /// What was to be removed and is not there is as good as removed.
-pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
@@ -57,19 +61,19 @@ pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 
 /// The account in this file; `None` if it is missing, too long or cannot be understood: accounts are only caches or
 /// are written by rename, so that each of these means that there is none.
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let mut text = Vec::new();
     open_regular(path, false).ok()?.take(SMALL).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
 /// Writes it beside and renames. Not synced: what is written so can be made again or dies with the engine.
-pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     write(path, &serde_json::to_vec(value)?)
 }
 
 /// As [`write_json`], for plain bytes.
-pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let mut file = tempfile::Builder::new().prefix(NEW).tempfile_in(dir)?;
     file.write_all(content)?;
@@ -78,17 +82,17 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Prefix of everything that is made beside its place and renamed.
-pub(crate) const NEW: &str = ".new-";
+pub const NEW: &str = ".new-";
 
 /// Removes what a process that was killed left half made. Only what is old: another one may be at work.
-pub(crate) fn sweep(dir: &Path) {
+pub fn sweep(dir: &Path) {
     for path in half_made(dir) {
         let _ = remove_any(&path);
     }
 }
 
 /// What [`sweep`] removes.
-pub(crate) fn half_made(dir: &Path) -> Vec<PathBuf> {
+pub fn half_made(dir: &Path) -> Vec<PathBuf> {
     let old = |entry: &fs::DirEntry| {
         let modified = entry.metadata().and_then(|meta| meta.modified());
         modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > Duration::from_secs(3600)))
@@ -99,12 +103,12 @@ pub(crate) fn half_made(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes a file or a tree.
-pub(crate) fn remove_any(path: &Path) -> io::Result<()> {
+pub fn remove_any(path: &Path) -> io::Result<()> {
     absent_is_fine(if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) })
 }
 
 /// The last bytes of a text file from `from` on.
-pub(crate) fn tail(path: &Path, from: u64, most: u64) -> String {
+pub fn tail(path: &Path, from: u64, most: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {
         use std::os::unix::fs::FileExt;
         let file = open_regular(path, false)?;
@@ -119,7 +123,7 @@ pub(crate) fn tail(path: &Path, from: u64, most: u64) -> String {
 }
 
 /// What tells one boot of the host from the next.
-pub(crate) fn boot_id() -> io::Result<String> {
+pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 

@@ -35,17 +35,23 @@ static TRIES: AtomicU32 = AtomicU32::new(0);
 
 /// What can be limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Controller {
+pub enum Controller {
+    /// Memory, page cache included.
     Memory,
+    /// Threads.
     Pids,
+    /// Processor time.
     Cpu,
+    /// Bytes to and from disks.
     Io,
 }
 
 impl Controller {
     const ALL: [Self; 4] = [Self::Memory, Self::Pids, Self::Cpu, Self::Io];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// As version 2 and people call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Pids => "pids",
@@ -64,28 +70,35 @@ impl Controller {
 
 /// Of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub enum Version {
+    /// A hierarchy for each controller.
     One,
+    /// One hierarchy for all.
     Two,
 }
 
 /// What one engine may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    pub(crate) memory_bytes: u64,
+pub struct Limits {
+    /// Memory, page cache included.
+    pub memory_bytes: u64,
     /// Threads, that is.
-    pub(crate) tasks: u32,
-    /// Processors of the guest.
-    pub(crate) cpus: u32,
+    pub tasks: u32,
+    /// Processors of the guest, by which it is weighed.
+    pub cpus: u32,
+    /// Processors' time that it may use.
+    pub processors: u32,
     /// Of each direction, on the disk that the data is on.
-    pub(crate) io: Option<Io>,
+    pub io: Option<Io>,
 }
 
 /// Limits of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Io {
-    pub(crate) device: (u32, u32),
-    pub(crate) bytes_per_second: u64,
+pub struct Io {
+    /// The disk's numbers.
+    pub device: (u32, u32),
+    /// Of each direction.
+    pub bytes_per_second: u64,
 }
 
 /// One mounted hierarchy, as far as we use it.
@@ -98,13 +111,24 @@ struct Hierarchy {
 
 /// The hierarchies of this host.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cgroups {
+pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
+    /// Mounts of version 1 without a controller that we want.
+    others: Vec<PathBuf>,
+}
+
+/// In how many hierarchies an engine has a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Those that limit something.
+    Limits,
+    /// Every one of version 1: an engine that joins its cgroup by itself would make what is missing, and leave it.
+    Everywhere,
 }
 
 impl Cgroups {
     /// Those in which a cgroup can really be made: each is tried.
-    pub(crate) fn open() -> Self {
+    pub fn open() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mut hierarchies = parse_mounts(&mounts);
         let known: Vec<Controller> = hierarchies.iter().flat_map(|found| found.controllers.clone()).collect();
@@ -114,7 +138,7 @@ impl Cgroups {
             }
         }
         hierarchies.retain(|found| !found.controllers.is_empty());
-        let limits = Limits { memory_bytes: 64 << 20, tasks: 16, cpus: 1, io: None };
+        let limits = Limits { memory_bytes: 64 << 20, tasks: 16, cpus: 1, processors: 1, io: None };
         let name = format!("try.{}.{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
         hierarchies.retain(|found| {
             let dir = found.directory(&name);
@@ -125,33 +149,60 @@ impl Cgroups {
             }
             works.is_ok()
         });
-        Self { hierarchies }
+        Self { hierarchies, others: parse_others(&mounts) }
     }
 
     /// What is limited, and by which version.
-    pub(crate) fn controllers(&self) -> Vec<(Controller, Version)> {
+    pub fn controllers(&self) -> Vec<(Controller, Version)> {
         let all = self.hierarchies.iter();
         all.flat_map(|found| found.controllers.iter().map(|&controller| (controller, found.version))).collect()
     }
 
     /// Makes the cgroup of the engine in this run directory, which must exist.
-    pub(crate) fn create(&self, run: &Path, limits: &Limits) -> io::Result<Cgroup> {
+    ///
+    /// # Errors
+    /// If the kernel does not take it; nothing is left of it at the next [`Cgroups::remove`].
+    pub fn create(&self, run: &Path, limits: &Limits, reach: Reach) -> io::Result<Cgroup> {
         self.remove(run)?;
         let (mut cgroup, name) = (Cgroup { dirs: Vec::new() }, name(run));
         for hierarchy in &self.hierarchies {
             cgroup.dirs.push((hierarchy.version, hierarchy.create(&name, limits)?));
         }
+        if reach == Reach::Everywhere {
+            for mount in &self.others {
+                make_plain(mount, &name)?;
+            }
+        }
         Ok(cgroup)
     }
 
+    /// Where the cgroup of the engine in this run directory is, from the top of every hierarchy.
+    #[must_use]
+    pub fn path(run: &Path) -> PathBuf {
+        Path::new("/").join(TOP).join(name(run))
+    }
+
+    /// The processes in it.
+    #[must_use]
+    pub fn members(&self, run: &Path) -> Vec<u32> {
+        let Some(hierarchy) = self.hierarchies.first() else { return Vec::new() };
+        let text = fs::read_to_string(hierarchy.directory(&name(run)).join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
     /// Removes it, and ends what is still in it: an engine that has given up its lock hides nowhere else.
-    pub(crate) fn remove(&self, run: &Path) -> io::Result<()> {
+    pub fn remove(&self, run: &Path) -> io::Result<()> {
         let name = name(run);
-        self.hierarchies.iter().try_for_each(|hierarchy| empty_and_remove(&hierarchy.directory(&name)))
+        let others = self.others.iter().map(|mount| mount.join(TOP).join(&name));
+        self.hierarchies
+            .iter()
+            .map(|hierarchy| hierarchy.directory(&name))
+            .chain(others)
+            .try_for_each(|dir| empty_and_remove(&dir))
     }
 
     /// Whether the kernel has ended a process of it for want of memory.
-    pub(crate) fn out_of_memory(&self, run: &Path) -> bool {
+    pub fn out_of_memory(&self, run: &Path) -> bool {
         let name = name(run);
         let memory = self.hierarchies.iter().find(|found| found.controllers.contains(&Controller::Memory));
         memory.is_some_and(|found| {
@@ -166,7 +217,7 @@ impl Cgroups {
 }
 
 /// Cgroups of engines in `run` whose run directory is gone, in every hierarchy that is mounted.
-pub(crate) fn orphans(run: &Path) -> Vec<PathBuf> {
+pub fn orphans(run: &Path) -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let tops = parse_mounts(&mounts).into_iter().map(|found| found.mount.join(TOP));
     let cgroups = tops.flat_map(|top| fs::read_dir(top).into_iter().flatten().flatten());
@@ -177,20 +228,20 @@ pub(crate) fn orphans(run: &Path) -> Vec<PathBuf> {
 
 /// One engine's cgroup.
 #[derive(Debug)]
-pub(crate) struct Cgroup {
+pub struct Cgroup {
     dirs: Vec<(Version, PathBuf)>,
 }
 
 impl Cgroup {
     /// The directory that the engine is born in.
-    pub(crate) fn cradle(&self) -> io::Result<Option<OwnedFd>> {
+    pub fn cradle(&self) -> io::Result<Option<OwnedFd>> {
         let Some((_, dir)) = self.dirs.iter().find(|(version, _)| *version == Version::Two) else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Some(rustix::fs::open(dir, flags, Mode::empty())?))
     }
 
     /// Puts a process into those that it was not born in. Blocks for some milliseconds.
-    pub(crate) fn join(&self, pid: u32) -> io::Result<()> {
+    pub fn join(&self, pid: u32) -> io::Result<()> {
         for (_, dir) in self.dirs.iter().filter(|(version, _)| *version == Version::One) {
             write(&dir.join("cgroup.procs"), &pid.to_string())?;
         }
@@ -219,12 +270,12 @@ impl Hierarchy {
 
     fn limit(&self, dir: &Path, controller: Controller, limits: &Limits) -> io::Result<()> {
         let set = |file: &str, value: String| write(&dir.join(file), &value);
-        let (cpus, quota) = (u64::from(limits.cpus), (u64::from(limits.cpus) + 1) * PERIOD);
+        let (cpus, quota) = (u64::from(limits.cpus), u64::from(limits.processors) * PERIOD);
         match (controller, self.version) {
             (Controller::Memory, Version::One) => set("memory.limit_in_bytes", limits.memory_bytes.to_string()),
             (Controller::Memory, Version::Two) => set("memory.max", limits.memory_bytes.to_string()),
             (Controller::Pids, _) => set("pids.max", limits.tasks.to_string()),
-            // Weight by the size of the guest; and a processor more than it has, for what works beside it.
+            // Weight by the size of the guest.
             (Controller::Cpu, Version::One) => {
                 set("cpu.shares", (1024 * cpus).min(262_144).to_string())?;
                 files::absent_is_fine(set("cpu.cfs_period_us", PERIOD.to_string()))?;
@@ -249,7 +300,7 @@ impl Hierarchy {
 }
 
 /// The whole disk that a file is on; limits are not for partitions. `None` if it is on no disk.
-pub(crate) fn disk_of(path: &Path) -> io::Result<Option<(u32, u32)>> {
+pub fn disk_of(path: &Path) -> io::Result<Option<(u32, u32)>> {
     let device = fs::metadata(path)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let Ok(mut dir) = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else { return Ok(None) };
@@ -303,6 +354,37 @@ fn enable(mount: &Path, wanted: impl Fn(Controller) -> bool) -> Vec<Controller> 
     there(&top, "cgroup.subtree_control").into_iter().filter(|controller| wanted.contains(controller)).collect()
 }
 
+/// A cgroup that limits nothing. Processors and memory nodes must be named before anybody may join.
+fn make_plain(mount: &Path, name: &str) -> io::Result<()> {
+    let top = mount.join(TOP);
+    files::make_dir(&top, 0o755)?;
+    let dir = top.join(name);
+    fs::create_dir(&dir)?;
+    for (above, dir) in [(mount, &top), (&top, &dir)] {
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            if dir.join(file).exists() && fs::read_to_string(dir.join(file))?.trim().is_empty() {
+                write(&dir.join(file), fs::read_to_string(above.join(file))?.trim())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Mounts of version 1 that [`parse_mounts`] leaves out.
+fn parse_others(text: &str) -> Vec<PathBuf> {
+    let known: Vec<PathBuf> = parse_mounts(text).into_iter().map(|found| found.mount).collect();
+    let mounts = text.lines().filter_map(|line| {
+        let (mount, system) = line.split_once(" - ")?;
+        let mount = mount.split(' ').nth(4).filter(|mount| !mount.contains('\\'))?;
+        let same = |options: &str| {
+            options.split(',').any(|word| Controller::ALL.iter().any(|one| one.version_1_name() == word))
+        };
+        let options = system.split(' ').nth(2).unwrap_or_default();
+        (system.starts_with("cgroup ") && !same(options)).then(|| PathBuf::from(mount))
+    });
+    mounts.filter(|mount| !known.contains(mount)).collect()
+}
+
 /// Hierarchies of version 1 with a controller that we want, and that of version 2, whose controllers are not known yet.
 fn parse_mounts(text: &str) -> Vec<Hierarchy> {
     let mut found: Vec<Hierarchy> = Vec::new();
@@ -329,7 +411,7 @@ fn parse_mounts(text: &str) -> Vec<Hierarchy> {
 }
 
 /// A cgroup whose last process has just ended may be busy for a moment.
-pub(crate) fn empty_and_remove(dir: &Path) -> io::Result<()> {
+pub fn empty_and_remove(dir: &Path) -> io::Result<()> {
     let begun = Instant::now();
     loop {
         match fs::remove_dir(dir) {
@@ -365,6 +447,7 @@ mod tests {
 30 24 0:26 / /mnt/again rw - cgroup cgroup rw,memory
 ";
         let found = parse_mounts(hybrid);
+        assert_eq!(parse_others(hybrid), [Path::new("/sys/fs/cgroup/systemd")]);
         let shown: Vec<_> = found
             .iter()
             .map(|one| (one.version, one.mount.to_str().expect("text"), one.controllers.as_slice()))

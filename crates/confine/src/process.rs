@@ -16,33 +16,43 @@ const GONE: Duration = Duration::from_secs(10);
 
 /// A process, held by its descriptor. Dropping it leaves the process alone.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     pid: u32,
     fd: AsyncFd<OwnedFd>,
     status: OnceLock<Option<String>>,
 }
 
 impl Process {
-    pub(crate) fn new(pid: u32, pidfd: OwnedFd) -> io::Result<Self> {
+    /// The process behind this descriptor.
+    ///
+    /// # Errors
+    /// Outside a runtime.
+    pub fn new(pid: u32, pidfd: OwnedFd) -> io::Result<Self> {
         #[expect(deprecated, reason = "the new one is unsafe and asks for what an OwnedFd guarantees")]
         let fd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
         Ok(Self { pid, fd, status: OnceLock::new() })
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// Its number, which is taken for as long as it was not reaped.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    /// Its descriptor.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.get_ref().as_fd()
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         pidfd::wait_ended(self.fd(), Duration::ZERO).unwrap_or(true)
     }
 
     /// Resolves when it has ended; gives the status if it was our child.
-    pub(crate) async fn ended(&self) -> Option<String> {
+    pub async fn ended(&self) -> Option<String> {
         while !self.has_ended() {
             match self.fd.readable().await {
                 Ok(mut ready) if !self.has_ended() => ready.clear_ready(),
@@ -59,14 +69,18 @@ impl Process {
         self.status.get_or_init(|| pidfd::reap(self.fd())).clone()
     }
 
-    pub(crate) async fn kill(&self) -> Result<(), Error> {
+    /// Ends it and waits until it is gone. Fine twice.
+    ///
+    /// # Errors
+    /// `Late` if it does not go.
+    pub async fn kill(&self) -> Result<(), Error> {
         pidfd::kill(self.fd()).map_err(|source| Error::io("kill the engine", source))?;
         let gone = timeout(GONE, self.ended()).await;
         gone.map(drop).map_err(|_| Error::Late { doing: "end after it was killed", after: GONE })
     }
 
     /// For a destructor, which cannot wait like [`kill`](Self::kill): an engine takes some milliseconds to go.
-    pub(crate) fn kill_now(&self) {
+    pub fn kill_now(&self) {
         if pidfd::kill(self.fd()).is_ok() && pidfd::wait_ended(self.fd(), Duration::from_secs(2)).unwrap_or(false) {
             self.status();
         }
