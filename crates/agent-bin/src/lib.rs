@@ -5,3 +5,7 @@
 
 /// The statically linked `wakeful-agent`, ready to be `/init`.
 pub static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wakeful-agent"));
+
+/// The same for containers (`wakeful-agent container`): it waits by `poll` and has no epoll, which gVisor does not restore
+/// well.
+pub static AGENT_CONTAINER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wakeful-agent-container"));

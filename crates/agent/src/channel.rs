@@ -40,8 +40,8 @@ use wakeful_guest_proto::contact::{self, Reader, Repair};
 use wakeful_guest_proto::hello::{self, Hello, Scanner, Side};
 
 use crate::context::{Context, Powers};
+use crate::control;
 use crate::session::Session;
-use crate::{control, init};
 
 /// Room for what is under way in one direction; the driver's own buffers are of a page.
 const BUFFER: usize = 64 * 1024;
@@ -194,8 +194,7 @@ where
                     return Ok(Contact::Over(bytes.to_vec()));
                 }
                 if let Some(name) = hostname {
-                    let woken = context.has_woken();
-                    context.tasks.spawn_blocking_on(move || init::settle(&name, woken), runtime);
+                    context.tasks.spawn_blocking_on(control::settle(context, name), runtime);
                 }
                 return Ok(Contact::Session(bytes.to_vec()));
             }
@@ -207,7 +206,7 @@ where
                 return Ok(Contact::Over(bytes[used..].to_vec()));
             }
             let outcome = control::repair_here(context, runtime, &ask).map_err(control::Refusal::text);
-            if outcome.is_ok() && context.powers == Powers::Machine {
+            if outcome.is_ok() && context.powers != Powers::Process {
                 hostname = ask.hostname.or(hostname);
             }
             if !self.write_whole(&contact::encode_outcome(&outcome))? {

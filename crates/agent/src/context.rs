@@ -20,6 +20,9 @@ use crate::tunnel;
 pub(crate) enum Powers {
     /// It is the guest's init: clock, entropy, host name and power are its own.
     Machine,
+    /// It is the init of a container: host name and power are its own, and the files in `/etc` that name the machine. Clock
+    /// and random pool are the host's, and right; cards, mounts and limits are the engine's.
+    Container,
     /// It is an ordinary process on somebody's machine: all of these are left alone.
     Process,
 }

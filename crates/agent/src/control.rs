@@ -21,7 +21,7 @@ use wakeful_guest_proto::hello::PROTOCOL;
 use crate::body::{self, Body};
 use crate::context::{Context, Powers};
 use crate::session::Session;
-use crate::{disk, init, tree};
+use crate::{container, disk, init, obstacles, tree};
 
 /// A restore carries the sandbox's whole environment; nothing else comes near this.
 const REQUEST_LIMIT: usize = 1024 * 1024;
@@ -45,6 +45,7 @@ pub(crate) async fn handle(context: Arc<Context>, session: &Session, request: Re
             body::json(StatusCode::OK, &version)
         }
         (&Method::GET, control::BUSY) => body::json(StatusCode::OK, &busy(&context)),
+        (&Method::GET, control::OBSTACLES) => obstacles().await,
         (&Method::GET, control::TREE) => tree::pack(request.uri().query()).await,
         (&Method::PUT, control::TREE) => tree::unpack(request).await,
         (&Method::POST, control::GROW) => match read_json::<Grow>(request).await {
@@ -58,6 +59,7 @@ pub(crate) async fn handle(context: Arc<Context>, session: &Session, request: Re
             | control::POWEROFF
             | control::VERSION
             | control::BUSY
+            | control::OBSTACLES
             | control::TREE
             | control::GROW,
         ) => body::error(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"),
@@ -79,14 +81,23 @@ async fn restore(context: &Context, ask: &Restore) -> Response<Body> {
     };
     match repair(context, &ask).await {
         Ok(answer) => {
-            if let Some(name) = ask.hostname.filter(|_| context.powers == Powers::Machine) {
-                let woken = context.has_woken();
-                context.tasks.spawn_blocking(move || init::settle(&name, woken));
+            if let Some(name) = ask.hostname {
+                context.tasks.spawn_blocking(settle(context, name));
             }
             body::json(StatusCode::OK, &answer)
         }
         Err(Refusal::Invalid(why)) => body::error(StatusCode::BAD_REQUEST, &why),
         Err(Refusal::Failed(why)) => body::error(StatusCode::INTERNAL_SERVER_ERROR, &why),
+    }
+}
+
+/// What is left to do after a restore that gave it this name, and nobody waits for.
+pub(crate) fn settle(context: &Context, name: String) -> impl FnOnce() + Send + 'static {
+    let (powers, woken) = (context.powers, context.has_woken());
+    move || match powers {
+        Powers::Machine => init::settle(&name, woken),
+        Powers::Container => init::publish_hostname(&name),
+        Powers::Process => {}
     }
 }
 
@@ -151,8 +162,13 @@ fn begin_repair(context: &Context, ask: &Repair) -> Result<(i64, Option<(PathBuf
     let clock_error_us = clock_error_us(ask.time_unix_ns);
     if context.powers == Powers::Machine {
         wakeful_sys::guest::reseed_random(&ask.entropy).map_err(|error| not_done("reseed the random pool", &error))?;
-        if let Some(name) = &ask.hostname {
-            init::set_hostname(name).map_err(|error| not_done("set the host name", &error))?;
+    }
+    if let Some(name) = &ask.hostname {
+        match context.powers {
+            Powers::Machine => init::set_hostname(name).map_err(|error| not_done("set the host name", &error))?,
+            // An engine may not allow it; then the name in /etc/hosts is all there is.
+            Powers::Container => drop(init::set_hostname(name)),
+            Powers::Process => {}
         }
     }
     if let Some(env) = &ask.env {
@@ -263,23 +279,39 @@ fn busy(context: &Context) -> Busy {
     Busy { leases: context.leases.list(), keep_awake }
 }
 
+/// What could not be saved. Work that outlives its session: the walk cannot be called off.
+async fn obstacles() -> Response<Body> {
+    match tokio::task::spawn_blocking(obstacles::find).await {
+        Ok(found) => body::json(StatusCode::OK, &found),
+        Err(_) => body::error(StatusCode::INTERNAL_SERVER_ERROR, "could not look for what cannot be saved"),
+    }
+}
+
+fn not_ours() -> Response<Body> {
+    body::error(StatusCode::NOT_IMPLEMENTED, "this agent does not own its machine")
+}
+
 /// The file system follows its disk.
 async fn grow(context: &Context, Grow { bytes }: Grow) -> Response<Body> {
-    if context.powers == Powers::Process {
-        return body::error(StatusCode::NOT_IMPLEMENTED, "this agent does not own its machine");
-    }
-    match tokio::task::spawn_blocking(move || disk::grow_to(bytes)).await.map_err(std::io::Error::other).flatten() {
+    let grow = match context.powers {
+        Powers::Machine => disk::grow_to,
+        Powers::Container => |_| container::disk_bytes(),
+        Powers::Process => return not_ours(),
+    };
+    match tokio::task::spawn_blocking(move || grow(bytes)).await.map_err(std::io::Error::other).flatten() {
         Ok(bytes) => body::json(StatusCode::OK, &Grown { bytes }),
         Err(error) => failed("grow the file system", &error),
     }
 }
 
 fn power_off(context: &Context) -> Response<Body> {
-    if context.powers == Powers::Process {
-        return body::error(StatusCode::NOT_IMPLEMENTED, "this agent does not own its machine");
-    }
+    let power_off = match context.powers {
+        Powers::Machine => init::power_off,
+        Powers::Container => container::power_off,
+        Powers::Process => return not_ours(),
+    };
     // In a thread of its own: it must come to its end whatever happens to the session and the runtime.
-    match std::thread::Builder::new().name("poweroff".to_owned()).spawn(init::power_off) {
+    match std::thread::Builder::new().name("poweroff".to_owned()).spawn(power_off) {
         Ok(_) => body::json(StatusCode::ACCEPTED, &serde_json::json!({})),
         Err(error) => failed("power off", &error),
     }

@@ -29,10 +29,10 @@ const DEVICE: Duration = Duration::from_secs(10);
 /// Between TERM and KILL.
 const TERM: Duration = Duration::from_secs(2);
 /// Until a host has said what the sandbox is called.
-const HOSTNAME: &str = "sandbox";
+pub(crate) const HOSTNAME: &str = "sandbox";
 /// Where this program can be found by those inside, and under which name they look for it.
-const COMMAND: &str = "/run/wakeful/bin/wakeful-agent";
-const COMMAND_LINK: &str = "/usr/local/bin/wakeful-agent";
+pub(crate) const COMMAND: &str = "/run/wakeful/bin/wakeful-agent";
+pub(crate) const COMMAND_LINK: &str = "/usr/local/bin/wakeful-agent";
 /// Marks the line of `/etc/hosts` that is ours to change.
 const HOSTS_MARK: &str = "# this sandbox";
 
@@ -55,11 +55,12 @@ impl<T, E: Into<io::Error>> Duty<T> for Result<T, E> {
     }
 }
 
-/// Says something in the kernel's log, in one write: half lines of several writers would mix.
+/// Says something in the kernel's log, in one write: half lines of several writers would mix. A container has no such log.
 pub(crate) fn say(message: &str) {
-    if let Ok(mut log) = OpenOptions::new().write(true).open("/dev/kmsg") {
-        let _ = log.write_all(format!("<3>wakeful-agent: {message}\n").as_bytes());
-    }
+    let _ = match OpenOptions::new().write(true).open("/dev/kmsg") {
+        Ok(mut log) => log.write_all(format!("<3>wakeful-agent: {message}\n").as_bytes()),
+        Err(_) => io::stderr().write_all(format!("wakeful-agent: {message}\n").as_bytes()),
+    };
 }
 
 /// Builds the sandbox's world around the caller and returns the secret of the first hello.
@@ -216,9 +217,9 @@ pub(crate) fn await_ready<T>(at_most: Duration, mut ask: impl FnMut() -> io::Res
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "called where there is no runtime: before it starts and after all is over"
+    reason = "called where there is no runtime: before it starts, after all is over, in threads of their own"
 )]
-fn nap(time: Duration) {
+pub(crate) fn nap(time: Duration) {
     std::thread::sleep(time);
 }
 
@@ -239,7 +240,7 @@ pub(crate) fn settle(name: &str, woken: bool) {
 
 /// Makes the machine's name resolve: `sudo` and many runtimes look their own host up. Not fatal, since an image may have
 /// made the file what it likes, and a name that does not resolve is a nuisance only.
-fn publish_hostname(name: &str) {
+pub(crate) fn publish_hostname(name: &str) {
     let path = Path::new("/etc/hosts");
     let before = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -272,14 +273,19 @@ fn hosts_with(text: &str, name: &str) -> String {
     out
 }
 
-/// Ends every process, writes the disk out, and switches the machine off. Returns only if that failed.
-pub(crate) fn power_off() {
+/// Ends every other process: kindly, then at once.
+pub(crate) fn end_everyone() {
     let (term, kill) = (rustix::process::Signal::TERM, rustix::process::Signal::KILL);
     if wakeful_sys::guest::signal_everyone(term.as_raw()).is_ok() {
         let _ = await_ready(TERM, || Ok(if others_alive() { None } else { Some(()) }));
         let _ = wakeful_sys::guest::signal_everyone(kill.as_raw());
         let _ = await_ready(TERM, || Ok(if others_alive() { None } else { Some(()) }));
     }
+}
+
+/// Ends every process, writes the disk out, and switches the machine off. Returns only if that failed.
+pub(crate) fn power_off() {
+    end_everyone();
     rustix::fs::sync();
     // Best effort: after the sync the journal would repair whatever a busy file system leaves.
     let read_only = MountFlags::RDONLY | MountFlags::NOATIME;

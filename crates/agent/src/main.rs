@@ -2,12 +2,15 @@
 //!
 //! ```text
 //!   pid 1 of a virtual machine     init, then the channel on the virtio port, then the inner surface on loopback
+//!   wakeful-agent container        pid 1 of a container: the secret by standard input, the channel on TCP 49982
 //!   wakeful-agent serve …          an ordinary process: the same channel on a socket, the machine left alone
 //!   wakeful-agent lease …          for people inside: keeps the sandbox awake while a command runs
 //! ```
 
+mod awake;
 mod body;
 mod channel;
+mod container;
 mod context;
 mod control;
 mod disk;
@@ -16,16 +19,18 @@ mod init;
 mod lease;
 mod metrics;
 mod network;
+mod obstacles;
 mod process;
 mod reaper;
 mod routes;
 mod serve;
 mod session;
+mod tcp;
 mod tree;
 mod tunnel;
 
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,6 +40,7 @@ use anyhow::{Context as _, bail};
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
+use wakeful_guest_proto::card;
 
 use crate::channel::{Accepted, Port};
 use crate::context::{Context, Powers};
@@ -56,6 +62,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     // The kernel hands init what it does not understand of its own command line, so only our own word counts.
     let serving = arguments.first().is_some_and(|word| word == "serve");
+    if std::process::id() == 1 && arguments.first().is_some_and(|word| word == "container") {
+        let error = match container_main() {
+            Ok(never) => match never {},
+            Err(error) => error,
+        };
+        container::give_up(&format!("{error:#}"));
+    }
     if std::process::id() == 1 && !serving {
         let error = match init_main() {
             Ok(never) => match never {},
@@ -98,6 +111,20 @@ fn init_main() -> anyhow::Result<std::convert::Infallible> {
         }
     };
     std::thread::Builder::new().name("port".to_owned()).spawn(pump).context("could not start the port's thread")?;
+    runtime.block_on(machine(context, accepted))
+}
+
+fn container_main() -> anyhow::Result<std::convert::Infallible> {
+    let secret = container::prepare().context("could not take the secret")?;
+    let listener =
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, card::CHANNEL)).context("could not listen for the host")?;
+    let reaper = Reaper::start().context("could not start the reaper")?;
+    let context = Arc::new(Context::new(Powers::Container, secret, reaper, Some(CLONE_HOOKS.into())));
+    let (sessions, accepted) = mpsc::channel(1);
+    let runtime = runtime().context("could not start the runtime")?;
+    let door = tcp::Door::new(Arc::clone(&context), runtime.handle().clone(), sessions);
+    let accept = move || door.run(&listener);
+    std::thread::Builder::new().name("door".to_owned()).spawn(accept).context("could not start the door's thread")?;
     runtime.block_on(machine(context, accepted))
 }
 

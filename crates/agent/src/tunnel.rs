@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use wakeful_guest_proto::tunnel::{KEPT, RECEIVED, TUNNEL, TunnelId};
 use wakeful_tunnel::{End, Line};
 
+use crate::awake;
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::session::Session;
@@ -31,7 +32,7 @@ use crate::session::Session;
 /// To loopback: only a listener whose backlog is full takes this long.
 const CONNECT: Duration = Duration::from_secs(5);
 const BUFFER: usize = 32 * 1024;
-/// How long one waits for its host.
+/// How long one waits for its host, not counting sleeps.
 const PARKED: Duration = Duration::from_secs(60);
 /// Most that are kept.
 const MOST: usize = 256;
@@ -167,7 +168,11 @@ async fn keep(
             End::Lost if session.is_parking() => {}
             End::Lost | End::Done | End::Broken => break,
         }
-        let Ok(Some(attach)) = timeout(PARKED, inbox.recv()).await else { break };
+        let attach = tokio::select! {
+            attach = inbox.recv() => attach,
+            () = awake::pass(PARKED) => None,
+        };
+        let Some(attach) = attach else { break };
         if attach.answer.send(line.received()).is_err() {
             break;
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use tokio::time::timeout;
 use wakeful_guest_proto::control::{
-    self, Busy, Grow, Grown, MAX_BUSY, MAX_LEASE_MS, MAX_LEASE_NAME, Metrics, QuiesceAnswer, Restore, RestoreAnswer,
-    Version,
+    self, Busy, Grow, Grown, MAX_BUSY, MAX_LEASE_MS, MAX_LEASE_NAME, MAX_OBSTACLE_PATH, MAX_OBSTACLES,
+    MAX_PROCESS_NAME, Metrics, Obstacles, QuiesceAnswer, Restore, RestoreAnswer, Version,
 };
 
 use crate::connect::{empty, expect_status, json_request, request};
@@ -20,6 +20,8 @@ const SHORT: Duration = Duration::from_secs(5);
 /// A thousand block groups, in an emulated guest with a slow disk.
 const GROWN: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: usize = 64 * 1024;
+/// As many paths as there can be, each as long as it can be.
+const OBSTACLES_LIMIT: usize = 512 * 1024;
 /// The sandbox's whole environment.
 const ENV_LIMIT: usize = 2 * 1024 * 1024;
 
@@ -74,6 +76,20 @@ impl Guest {
         match self.call("tell whether it is busy", request, deadline, ANSWER_LIMIT).await {
             Ok(busy) => Ok(within_bounds(busy)),
             Err(Error::Refused { code, .. }) if code == "404" => Ok(Busy::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What inside an engine could not save: asked before a suspend, fork or snapshot with memory, where the engine's
+    /// capabilities say so. An agent that is too old to know says that there is nothing.
+    ///
+    /// # Errors
+    /// Any but a refusal for that reason.
+    pub async fn obstacles(&self, deadline: Duration) -> Result<Obstacles, Error> {
+        let request = request(Method::GET, control::OBSTACLES, empty())?;
+        match self.call("look for what cannot be saved", request, deadline, OBSTACLES_LIMIT).await {
+            Ok(obstacles) => Ok(fit_to_show(obstacles)),
+            Err(Error::Refused { code, .. }) if code == "404" => Ok(Obstacles::default()),
             Err(error) => Err(error),
         }
     }
@@ -134,9 +150,20 @@ fn within_bounds(mut busy: Busy) -> Busy {
     busy
 }
 
+/// Names and paths are shown to people.
+fn fit_to_show(mut said: Obstacles) -> Obstacles {
+    let shown = |text: &str, most| text.chars().filter(|c| !c.is_control()).take(most).collect::<String>();
+    said.obstacles.truncate(MAX_OBSTACLES);
+    for obstacle in &mut said.obstacles {
+        obstacle.process = shown(&obstacle.process, MAX_PROCESS_NAME);
+        obstacle.path = shown(&obstacle.path, MAX_OBSTACLE_PATH);
+    }
+    said
+}
+
 #[cfg(test)]
 mod tests {
-    use wakeful_guest_proto::control::BusyLease;
+    use wakeful_guest_proto::control::{BusyLease, Obstacle, ObstacleKind};
 
     use super::*;
 
@@ -150,5 +177,15 @@ mod tests {
         let busy = within_bounds(claimed);
         assert_eq!((busy.leases.len(), busy.keep_awake.len()), (MAX_BUSY - 1, MAX_BUSY));
         assert_eq!((busy.leases[0].name.as_str(), busy.leases[0].ttl_ms), ("a[2J", MAX_LEASE_MS));
+    }
+    #[test]
+    fn obstacles_are_bounded() {
+        let long = "/\u{1b}[2J".repeat(1000);
+        let one = Obstacle { pid: 1, process: long.clone(), kind: ObstacleKind::File, path: long };
+        let said = fit_to_show(Obstacles { obstacles: vec![one; 1000] });
+        assert_eq!(said.obstacles.len(), MAX_OBSTACLES);
+        assert_eq!(said.obstacles[0].path.chars().count(), MAX_OBSTACLE_PATH);
+        assert_eq!(said.obstacles[0].process.chars().count(), MAX_PROCESS_NAME);
+        assert!(!said.obstacles[0].path.contains('\u{1b}'));
     }
 }

@@ -28,12 +28,21 @@ pub const TREE: &str = "/_wakeful/tree";
 /// next boot does it then.
 pub const GROW: &str = "/_wakeful/grow";
 
+/// `GET`: see [`Obstacles`]. Agents older than this route answer 404, which means that they know of none.
+pub const OBSTACLES: &str = "/_wakeful/obstacles";
+
 /// The most leases, and the most processes, that a [`Busy`] names.
 pub const MAX_BUSY: usize = 64;
 /// The longest time that a lease can be taken for, in milliseconds.
 pub const MAX_LEASE_MS: u64 = 3_600_000;
 /// The longest name of a lease.
 pub const MAX_LEASE_NAME: usize = 64;
+/// The most that an [`Obstacles`] names.
+pub const MAX_OBSTACLES: usize = 64;
+/// The most characters of a path in an [`Obstacle`]; a longer one is cut.
+pub const MAX_OBSTACLE_PATH: usize = 512;
+/// The most characters of a process's name in an [`Obstacle`].
+pub const MAX_PROCESS_NAME: usize = 64;
 
 /// Bytes of fresh entropy in a restore.
 pub const ENTROPY: usize = 64;
@@ -209,6 +218,56 @@ pub struct BusyProcess {
     pub since_ms: u64,
 }
 
+/// What an engine that saves processes without their disk cannot save: files that are in use and have no name any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obstacles {
+    /// At most [`MAX_OBSTACLES`].
+    #[serde(default)]
+    pub obstacles: Vec<Obstacle>,
+}
+
+/// A file on the disk that a process uses and nobody can find again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obstacle {
+    /// Process id inside.
+    pub pid: u32,
+    /// The process's name.
+    #[serde(default)]
+    pub process: String,
+    /// How it uses the file.
+    pub kind: ObstacleKind,
+    /// Where the file was.
+    pub path: String,
+}
+
+/// How a process uses a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ObstacleKind {
+    /// It is the program that it runs.
+    Program,
+    /// It is the directory that it works in.
+    Directory,
+    /// It is mapped into its memory.
+    Library,
+    /// It is open; whatever a newer agent calls otherwise is in use at least.
+    #[serde(other)]
+    File,
+}
+
+impl ObstacleKind {
+    /// The word on the wire, which is also one for people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Program => "program",
+            Self::Directory => "directory",
+            Self::Library => "library",
+            Self::File => "file",
+        }
+    }
+}
+
 /// What became of a tar stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpacked {
@@ -263,5 +322,16 @@ mod tests {
         assert_eq!(short.entropy(), Err(Invalid::Entropy));
         assert_eq!(short.new_secret(), Ok(None));
         assert_eq!(short.env, None);
+    }
+    #[test]
+    fn obstacles_have_the_words_of_the_wire() {
+        let text = r#"{"obstacles":[{"pid":12,"process":"sleep","kind":"file","path":"/root/x"}]}"#;
+        let said: Obstacles = serde_json::from_str(text).expect("whole");
+        assert_eq!(serde_json::to_string(&said).expect("plain"), text);
+        for kind in [ObstacleKind::Program, ObstacleKind::Directory, ObstacleKind::Library, ObstacleKind::File] {
+            assert_eq!(serde_json::to_value(kind).expect("plain"), kind.as_str());
+        }
+        assert_eq!(serde_json::from_str::<ObstacleKind>(r#""device""#).expect("a newer word"), ObstacleKind::File);
+        assert_eq!(serde_json::from_str::<Obstacles>("{}").expect("nothing said"), Obstacles::default());
     }
 }

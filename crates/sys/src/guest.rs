@@ -84,6 +84,17 @@ pub fn resize_ext4(on: impl AsFd, blocks: u64) -> io::Result<()> {
     if resized < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Makes standard input this file, for the caller and for everything that it starts.
+///
+/// # Errors
+/// Whatever the system says; standard input is as it was then.
+pub fn replace_stdin(with: impl AsFd) -> io::Result<()> {
+    // SAFETY: takes two descriptors, of which the first is open for the call. The second belongs to the process as a whole:
+    // nobody owns it who could be surprised by another file behind it.
+    let replaced = unsafe { libc::dup2(with.as_fd().as_raw_fd(), libc::STDIN_FILENO) };
+    if replaced < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Sends a signal to every process that the caller may signal, itself and the kernel's own excepted. Meant for pid 1.
 ///
 /// # Errors

@@ -112,6 +112,28 @@ pub fn user_namespace(first: u32, count: u32) -> io::Result<OwnedFd> {
     mapped
 }
 
+/// Runs `work` as somebody who is somebody else to file systems only, with all rights that the calling thread has: in a
+/// mount under other ids, the host's root is nobody. What is remembered of the caller by what it makes (an overlay acts for
+/// whoever mounted it) is that one.
+///
+/// # Errors
+/// Without the right to, or what `work` says.
+pub fn as_owner<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = rustix::thread::capabilities(None)?;
+    let become_owner = |id: u32| -> io::Result<()> {
+        // SAFETY: takes a number; only the calling thread is changed.
+        unsafe { libc::setfsgid(id) };
+        // SAFETY: takes a number; only the calling thread is changed.
+        unsafe { libc::setfsuid(id) };
+        // The change has taken away the rights over files.
+        Ok(rustix::thread::set_capabilities(None, before)?)
+    };
+    become_owner(id)?;
+    let done = work();
+    become_owner(0)?;
+    done
+}
+
 /// A block device that is a file; it goes with the last who uses it.
 #[derive(Debug)]
 pub struct LoopDevice {

@@ -6,17 +6,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{self, AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
+use rustix::fs::{self, AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::error::Error;
+use crate::resolve::{self, MAX_HOPS};
 
 /// Directories inside each other that are removed; each level holds a descriptor.
 const MAX_DEPTH: usize = 256;
-/// As many symlinks as the kernel follows.
-const MAX_HOPS: u32 = 40;
-/// A rename elsewhere can make the kernel unsure whether a path stayed inside.
-const TRIES: u32 = 16;
 
 pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -40,14 +37,7 @@ impl Ground {
 
     /// Opens a path, its last part included in what is resolved unless the flags say otherwise.
     pub(crate) fn resolve(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let mut tries = TRIES;
-        loop {
-            match fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), inside) {
-                Err(Errno::AGAIN) if tries > 0 => tries -= 1,
-                done => return done,
-            }
-        }
+        resolve::in_root(self.root.as_fd(), path, flags)
     }
 
     /// A directory, symlinks on the way to it and at its end resolved.

@@ -7,7 +7,7 @@
 //! files -> pack (walk) -> write (blocks, pax records) -> bytes
 //! ```
 //!
-//! The directory is opened once; every parent is resolved by the kernel inside of it (`openat2`, `RESOLVE_IN_ROOT`),
+//! The directory is opened once; every parent is resolved inside of it (`openat2`, `RESOLVE_IN_ROOT`, or the same by hand),
 //! the last part of a name is never followed, and what is there is replaced, never written through. Every length is
 //! bounded before it is believed.
 //!
@@ -21,6 +21,7 @@ mod options;
 mod pack;
 mod pax;
 mod read;
+mod resolve;
 mod seen;
 mod unpack;
 mod write;

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat};
+use rustix::fs::{self, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::MAX_NAME;
@@ -21,6 +21,7 @@ use crate::block::Fields;
 use crate::error::Error;
 use crate::ground::{self, DIRECTORY, Ground};
 use crate::options::{Owner, Summary};
+use crate::resolve;
 use crate::unpack::is_kept;
 use crate::write::{Item, Writer};
 
@@ -200,14 +201,8 @@ impl<W: Write> Work<'_, W> {
             self.leaf(&Thing::In { parent, name }, path, &stat)?;
             return Ok(None);
         }
-        // The kernel knows mounts better than device numbers do: a bind mount of the same file system is one too.
-        let flags = if self.options.one_file_system { ResolveFlags::NO_XDEV } else { ResolveFlags::empty() };
-        let (open, enter) = match fs::openat2(parent, name, DIRECTORY, Mode::empty(), flags) {
-            Ok(open) => (open, true),
-            Err(Errno::XDEV) => match fs::openat(parent, name, DIRECTORY, Mode::empty()) {
-                Ok(open) => (open, false),
-                Err(error) => return Err(failed(error)),
-            },
+        let (open, enter) = match resolve::beside(parent, name, !self.options.one_file_system) {
+            Ok(found) => found,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
@@ -358,8 +353,7 @@ fn read_at(file: &File, into: &mut [u8], at: u64, name: &[u8]) -> Result<usize, 
 /// Opens a directory of the walk again, by its path.
 fn again(top: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let path = if path.is_empty() { b"." } else { path };
-    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    fs::openat2(top, path, DIRECTORY, Mode::empty(), inside)
+    resolve::plainly(top.as_fd(), path)
 }
 
 /// Names by order, last first, to be taken from the end.

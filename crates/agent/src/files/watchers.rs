@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use futures_util::stream;
 use http::Response;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Frame, Incoming};
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wakeful_guest_proto::connect_rpc::{Code, ErrorBody, WakefulCode, end_frame, json_frame};
 use wakeful_guest_proto::filesystem::{EventType, FilesystemEvent, WatchMessage, WatchRequest, Watcher, WatcherEvents};
@@ -23,7 +22,7 @@ use wakeful_guest_proto::process::Empty;
 use super::watch::{Change, Watch};
 use super::{blocking, entry, explain};
 use crate::body::Body;
-use crate::context::Context;
+use crate::context::{Context, Powers};
 use crate::process::Accounts;
 use crate::process::rpc::{self, Call, Dialect};
 
@@ -94,9 +93,11 @@ impl Watching {
     async fn open(context: &Arc<Context>, call: Call, request: WatchRequest) -> Result<Self, ErrorBody> {
         let place = context.watchers.place()?;
         let dialect = call.dialect;
+        // A container's own disk passes for 9p, and nobody else writes to it.
+        let any = request.allow_network_mounts || context.powers == Powers::Container;
         blocking(context, call, move |owner| {
             let root = owner.resolve(&request.path)?;
-            if !request.allow_network_mounts {
+            if !any {
                 refuse_network(&root)?;
             }
             let watch = Watch::open(&root, request.recursive)?;
@@ -169,7 +170,8 @@ enum Next {
 }
 
 struct Streaming {
-    ready: AsyncFd<Arc<OwnedFd>>,
+    /// To the runtime a pipe's end like any other (see `process::input::Ends`).
+    ready: pipe::Receiver,
     watching: Option<Watching>,
     first: Option<Vec<u8>>,
     keepalive: Duration,
@@ -182,11 +184,8 @@ pub(super) async fn stream(context: &Arc<Context>, call: Call, body: Incoming) -
     let keepalive = call.keepalive;
     let watching = Watching::open(context, call, request).await?;
     let failed = |error: std::io::Error| ErrorBody::new(Code::Internal, format!("could not watch: {error}"));
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe for the sake of types that lie about their descriptor; an OwnedFd does not"
-    )]
-    let ready = AsyncFd::new(watching.watch.descriptor()).map_err(failed)?;
+    let ready = watching.watch.descriptor().try_clone().and_then(pipe::Receiver::from_owned_fd_unchecked);
+    let ready = ready.map_err(failed)?;
     let first = Some(frame(&WatchMessage::Start(Empty {})));
     let streaming = Streaming { ready, watching: Some(watching), first, keepalive, next: Next::Wait };
     let frames = stream::unfold(streaming, |mut streaming| async move {
@@ -208,7 +207,9 @@ impl Streaming {
                 Next::Wait => match tokio::time::timeout(self.keepalive, self.ready.readable()).await {
                     Err(_) => return Some(frame(&WatchMessage::Keepalive(Empty {}))),
                     // Before it is read: what comes in the meantime must set it again.
-                    Ok(Ok(mut ready)) => ready.clear_ready(),
+                    Ok(Ok(())) => {
+                        let _ = self.ready.try_io(|| Err::<(), _>(std::io::ErrorKind::WouldBlock.into()));
+                    }
                     Ok(Err(error)) => {
                         self.next = Next::Over;
                         return Some(end_frame(Some(ErrorBody::new(Code::Internal, error.to_string()))));

@@ -37,7 +37,8 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     };
     let socket = std::env::var_os(SOCKET_VARIABLE).unwrap_or_else(|| PATH.into());
     let name = ask.name.clone().unwrap_or_else(|| default_name(&ask.command[0]));
-    let body = serde_json::json!({"ttl": ask.ttl, "name": name, "while_running": true}).to_string();
+    let body = serde_json::json!({"ttl": ask.ttl, "name": name, "while_running": true, "pid": std::process::id()});
+    let body = body.to_string();
     match request(Path::new(&socket), "PUT", "/lease", &body) {
         Ok((204, _)) => {}
         Ok((400, answer)) => {

@@ -17,8 +17,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use wakeful_guest_proto::control::{BusyLease, MAX_BUSY, MAX_LEASE_MS, MAX_LEASE_NAME};
+
+use crate::process;
 
 /// Why there is no lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -44,15 +47,15 @@ struct Lease {
     /// When it was first taken.
     since: Instant,
     renewed: (Instant, SystemTime),
-    /// A descriptor of the process that it is bound to.
-    process: Option<OwnedFd>,
+    /// The process that it is bound to.
+    process: Option<Bound>,
 }
 
 impl Lease {
     /// What is left of it; `None` once it is over.
     fn left(&self, now: (Instant, SystemTime)) -> Option<Duration> {
         if let Some(process) = &self.process {
-            return runs(process).then_some(self.ttl);
+            return process.runs().then_some(self.ttl);
         }
         // A wall clock that was set back says nothing.
         let by_wall = now.1.duration_since(self.renewed.1).unwrap_or_default();
@@ -61,10 +64,33 @@ impl Lease {
     }
 }
 
-/// A process descriptor becomes readable when the process ends.
-fn runs(process: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+/// A process that a lease ends with.
+enum Bound {
+    Handle(OwnedFd),
+    /// gVisor has no handles of processes. It gives a number away again only after all others.
+    Number(u32),
+}
+
+impl Bound {
+    /// `None` if there is no such process.
+    fn to(pid: Pid) -> Option<Self> {
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(handle) => Some(Self::Handle(handle)),
+            Err(Errno::NOSYS) => Some(Self::Number(pid.as_raw_nonzero().get().unsigned_abs())).filter(Self::runs),
+            Err(_) => None,
+        }
+    }
+
+    fn runs(&self) -> bool {
+        match self {
+            // It becomes readable when the process ends.
+            Self::Handle(handle) => {
+                let mut fds = [PollFd::new(handle, PollFlags::IN)];
+                matches!(poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+            }
+            Self::Number(pid) => process::alive(*pid),
+        }
+    }
 }
 
 impl Leases {
@@ -87,7 +113,7 @@ impl Leases {
             return Err(Refused::Ttl);
         }
         let process = match process {
-            Some(pid) => Some(pidfd_open(pid, PidfdFlags::empty()).map_err(|_| Refused::Process)?),
+            Some(pid) => Some(Bound::to(pid).ok_or(Refused::Process)?),
             None => None,
         };
         let mut held = self.lock();

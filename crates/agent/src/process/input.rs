@@ -1,24 +1,45 @@
 //! What goes into a process: bytes for its standard input or terminal.
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::process::Signal;
+use rustix::termios::{LocalModes, SpecialCodeIndex, Termios, Winsize, tcgetattr, tcsetwinsize};
 use tokio::io::AsyncWriteExt as _;
-use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use wakeful_guest_proto::connect_rpc::{Code, ErrorBody, WakefulCode};
 use wakeful_guest_proto::process::{ProcessInput, PtySize};
 
 use super::record::Process;
+use super::tree;
 
 /// A process that never reads must not hold a request for ever.
 const WRITE_DEADLINE: Duration = Duration::from_secs(300);
 
 /// The agent's end of a terminal, shared by reader and writer.
-pub(crate) type Terminal = Arc<AsyncFd<OwnedFd>>;
+pub(crate) type Terminal = Arc<Ends>;
+
+/// One terminal, twice: as a pipe's end to read from and one to write to. Whatever may be read and written is a pipe to the
+/// runtime, which asks the kernel again after every "not now"; an `AsyncFd` would only ever be told of edges, which the
+/// variant of the agent that waits by `poll` (see `agent-bin`) does not have.
+pub(crate) struct Ends {
+    pub(super) reader: pipe::Receiver,
+    writer: pipe::Sender,
+    /// gVisor's terminals leave a key in the line that has become a signal, and tell nobody of a new size.
+    mended: bool,
+}
+
+impl Ends {
+    /// Of the terminal that a program was given the other side of.
+    pub(super) fn new(terminal: OwnedFd, mended: bool) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&terminal, true)?;
+        let writer = pipe::Sender::from_owned_fd_unchecked(terminal.try_clone()?)?;
+        Ok(Self { reader: pipe::Receiver::from_owned_fd_unchecked(terminal)?, writer, mended })
+    }
+}
 
 /// Where input goes.
 pub(crate) enum Input {
@@ -83,9 +104,28 @@ impl Process {
         let Some(terminal) = terminal else {
             return Err(ErrorBody::new(Code::FailedPrecondition, "process has no terminal"));
         };
-        tcsetwinsize(terminal.get_ref(), winsize(size))
-            .map_err(|errno| ErrorBody::new(Code::Internal, format!("could not resize the terminal: {errno}")))
+        tcsetwinsize(&terminal.writer, winsize(size))
+            .map_err(|errno| ErrorBody::new(Code::Internal, format!("could not resize the terminal: {errno}")))?;
+        if terminal.mended {
+            let pid = self.pid;
+            // To all of the session: who is in the foreground cannot be asked there, and the others do not mind.
+            tokio::task::spawn_blocking(move || tree::signal_session(pid, Signal::WINCH));
+        }
+        Ok(())
     }
+}
+
+/// In a terminal that edits lines, a key which is a signal does not become a part of one: it is rubbed out at once.
+fn mend<'a>(data: &'a [u8], modes: &Termios) -> Cow<'a, [u8]> {
+    let code = |index| modes.special_codes[index];
+    let signals = [SpecialCodeIndex::VINTR, SpecialCodeIndex::VQUIT, SpecialCodeIndex::VSUSP].map(code);
+    let erase = code(SpecialCodeIndex::VERASE);
+    let is_signal = |byte: &u8| *byte != 0 && signals.contains(byte);
+    if erase == 0 || !modes.local_modes.contains(LocalModes::ICANON | LocalModes::ISIG) || !data.iter().any(is_signal) {
+        return Cow::Borrowed(data);
+    }
+    let mended = data.iter().flat_map(|byte| [Some(*byte), is_signal(byte).then_some(erase)]);
+    Cow::Owned(mended.flatten().collect())
 }
 
 /// The kernel's form of a size.
@@ -94,12 +134,34 @@ pub(crate) fn winsize(size: PtySize) -> Winsize {
     Winsize { ws_row: cell(size.rows), ws_col: cell(size.cols), ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-async fn write_terminal(terminal: &Terminal, mut data: &[u8]) -> io::Result<()> {
+async fn write_terminal(terminal: &Terminal, data: &[u8]) -> io::Result<()> {
+    let modes = if terminal.mended { tcgetattr(&terminal.writer).ok() } else { None };
+    let data = modes.map_or(Cow::Borrowed(data), |modes| mend(data, &modes));
+    let mut data = &data[..];
     while !data.is_empty() {
-        let mut ready = terminal.writable().await?;
-        if let Ok(written) = ready.try_io(|fd| Ok(rustix::io::write(fd.get_ref(), data)?)) {
-            data = &data[written?..];
+        terminal.writer.writable().await?;
+        match terminal.writer.try_write(data) {
+            Ok(written) => data = &data[written..],
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::pty::{OpenptFlags, openpt};
+
+    use super::*;
+
+    #[test]
+    fn keys_that_are_signals_are_rubbed_out_of_lines() {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        let mut modes = tcgetattr(&terminal).expect("modes");
+        assert_eq!(&*mend(b"a\x03b\x1a\n", &modes), b"a\x03\x7fb\x1a\x7f\n");
+        assert!(matches!(mend(b"plain\n", &modes), Cow::Borrowed(b"plain\n")));
+        modes.local_modes.remove(LocalModes::ICANON);
+        assert_eq!(&*mend(b"\x03", &modes), b"\x03");
+    }
 }

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use rustix::fs::{Gid, Mode, Uid};
+use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
-use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 use rustix::termios::tcsetwinsize;
 use wakeful_guest_proto::connect_rpc::{Code, ErrorBody, WakefulCode};
 use wakeful_guest_proto::process::{PtySize, StartRequest};
@@ -169,7 +169,14 @@ fn attach_terminal(command: &mut Command, size: PtySize, user: &User) -> io::Res
     let ours = openpt(flags)?;
     grantpt(&ours)?;
     unlockpt(&ours)?;
-    let theirs = ioctl_tiocgptpeer(&ours, flags)?;
+    let theirs = match ioctl_tiocgptpeer(&ours, flags) {
+        // gVisor knows it by its name only.
+        Err(Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => {
+            let name = ptsname(&ours, Vec::new())?;
+            rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?
+        }
+        other => other?,
+    };
     tcsetwinsize(&ours, winsize(size))?;
     // As a login would: programs of the user open their terminal by name.
     rustix::fs::fchown(&theirs, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?;

@@ -38,6 +38,7 @@ pub(crate) use self::launch::unknown_user;
 use self::record::{Process, Wish};
 use self::rpc::{Call, Dialect, Messages};
 pub(crate) use self::table::Table;
+pub(crate) use self::tree::alive;
 use crate::body::{self, Body};
 use crate::context::Context;
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use http::Response;
 use hyper::body::Incoming;
-use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
@@ -15,14 +14,15 @@ use wakeful_guest_proto::connect_rpc::{Code, ErrorBody};
 use wakeful_guest_proto::process::{EndEvent, StartRequest};
 
 use super::events;
-use super::input::{Input, Terminal};
+use super::input::{self, Input, Terminal};
 use super::journal::Stream;
 use super::launch::{Ends, Launched, launch};
 use super::record::{Process, Subscription, Wish};
 use super::rpc::{self, Call};
 use super::source::{End, Grace, Source};
+use crate::awake;
 use crate::body::Body;
-use crate::context::Context;
+use crate::context::{Context, Powers};
 use crate::reaper::Exit;
 
 /// How long after the exit of the main process its offspring may still add to the output.
@@ -46,7 +46,7 @@ async fn begin(
     user: Option<String>,
     timeout: Option<Duration>,
 ) -> Result<(Arc<Process>, Wish, Subscription), ErrorBody> {
-    let (launching, deadline) = (Arc::clone(&context), timeout.map(|timeout| Instant::now() + timeout));
+    let (launching, begun) = (Arc::clone(&context), Instant::now());
     let launched = tokio::task::spawn_blocking(move || {
         launching.processes.sweep();
         launch(&launching, &request, user).map(|launched| (launched, request.output_limit))
@@ -57,16 +57,17 @@ async fn begin(
         tree.kill(pid);
         ErrorBody::new(Code::Internal, format!("could not read from process {pid}: {error}"))
     };
-    let (input, sources) = open(ends).map_err(no_streams)?;
+    let (input, sources) = open(ends, context.powers).map_err(no_streams)?;
     let process = Arc::new(Process::new(pid, origin, tree, input));
     let wish = Wish { limit, ..Wish::default() };
     let subscription = process.subscribe(wish);
     context.processes.insert(&process);
-    context.tasks.spawn(live(Arc::clone(&context), Arc::clone(&process), sources, exit, deadline));
+    let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+    context.tasks.spawn(live(Arc::clone(&context), Arc::clone(&process), sources, exit, left));
     Ok((process, wish, subscription))
 }
 
-fn open(ends: Ends) -> std::io::Result<(Input, [Source; 2])> {
+fn open(ends: Ends, powers: Powers) -> std::io::Result<(Input, [Source; 2])> {
     Ok(match ends {
         Ends::Pipes { stdin, stdout, stderr } => {
             let input = match stdin {
@@ -77,12 +78,7 @@ fn open(ends: Ends) -> std::io::Result<(Input, [Source; 2])> {
             (input, [stdout, Source::new(Stream::Stderr, End::Pipe(pipe::Receiver::from_owned_fd(stderr)?))])
         }
         Ends::Terminal(terminal) => {
-            rustix::io::ioctl_fionbio(&terminal, true)?;
-            #[expect(
-                deprecated,
-                reason = "its successor is unsafe for the sake of types that lie about their descriptor; an OwnedFd does not"
-            )]
-            let terminal: Terminal = Arc::new(AsyncFd::new(terminal)?);
+            let terminal: Terminal = Arc::new(input::Ends::new(terminal, powers == Powers::Container)?);
             let source = Source::new(Stream::Pty, End::Terminal(Arc::clone(&terminal)));
             (Input::Terminal(terminal), [source, Source::new(Stream::Stderr, End::Closed)])
         }
@@ -96,11 +92,11 @@ async fn live(
     process: Arc<Process>,
     mut sources: [Source; 2],
     exit: Exit,
-    deadline: Option<Instant>,
+    left: Option<Duration>,
 ) {
     let (told, exited) = oneshot::channel();
     // Beside each other, because reading waits for slow subscribers and a deadline does not.
-    let watch = watch(&process, exit, deadline, told);
+    let watch = watch(&process, exit, left, told);
     let ((), exited) = tokio::join!(watch, read(&context, &process, &mut sources, exited));
     if let Ok(mut input) = process.input.try_lock() {
         *input = Input::Closed;
@@ -120,13 +116,13 @@ struct Exited {
     duration: Duration,
 }
 
-/// Waits for the exit and kills the tree at the deadline.
-async fn watch(process: &Process, mut exit: Exit, deadline: Option<Instant>, told: oneshot::Sender<Exited>) {
+/// Waits for the exit and kills the tree when its time is over.
+async fn watch(process: &Process, mut exit: Exit, left: Option<Duration>, told: oneshot::Sender<Exited>) {
     let mut timed_out = false;
     let status = loop {
         let expiry = async {
-            match deadline {
-                Some(deadline) if !timed_out => sleep_until(deadline).await,
+            match left {
+                Some(left) if !timed_out => awake::pass(left).await,
                 _ => std::future::pending().await,
             }
         };

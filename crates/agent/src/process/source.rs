@@ -63,7 +63,7 @@ impl Source {
     pub(crate) fn note_owed(&mut self) {
         self.owed = match &self.end {
             End::Pipe(pipe) => ioctl_fionread(pipe).unwrap_or(0),
-            End::Terminal(terminal) => ioctl_fionread(terminal.get_ref()).unwrap_or(0),
+            End::Terminal(terminal) => ioctl_fionread(&terminal.reader).unwrap_or(0),
             End::Closed => 0,
         };
     }
@@ -118,11 +118,8 @@ async fn read(end: &End, buffer: &mut [u8]) -> Option<usize> {
                 Ok(()) => pipe.try_read(buffer),
                 Err(error) => Err(error),
             },
-            End::Terminal(terminal) => match terminal.readable().await {
-                Ok(mut ready) => match ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut *buffer)?)) {
-                    Ok(read) => read,
-                    Err(_) => continue,
-                },
+            End::Terminal(terminal) => match terminal.reader.readable().await {
+                Ok(()) => terminal.reader.try_read(buffer),
                 Err(error) => Err(error),
             },
             End::Closed => std::future::pending().await,

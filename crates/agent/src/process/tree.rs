@@ -11,7 +11,8 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 const HIERARCHY: &str = "/sys/fs/cgroup";
 const MARK: &str = "WAKEFUL_PROCESS";
@@ -126,9 +127,15 @@ fn kill_until_none(find: impl Fn() -> Vec<u32>, still: impl Fn(u32) -> bool) {
         for pid in found {
             let Some(handle) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
             // Held first and looked at again, so that a pid which was given away meanwhile is not hit.
-            let Ok(handle) = pidfd_open(handle, PidfdFlags::empty()) else { continue };
-            if still(pid) {
-                let _ = pidfd_send_signal(handle, Signal::KILL);
+            match pidfd_open(handle, PidfdFlags::empty()) {
+                Ok(held) if still(pid) => {
+                    let _ = pidfd_send_signal(held, Signal::KILL);
+                }
+                // gVisor has no such handle; it gives a number away again only after all others.
+                Err(Errno::NOSYS) if still(pid) => {
+                    let _ = kill_process(handle, Signal::KILL);
+                }
+                _ => {}
             }
         }
     }
@@ -143,7 +150,8 @@ fn is_member_of(path: &Path, pid: u32) -> bool {
     members_of(path).contains(&pid)
 }
 
-fn alive(pid: u32) -> bool {
+/// Whether it has not ended.
+pub(crate) fn alive(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| !stat.ended)
 }
 
@@ -168,11 +176,23 @@ fn parse_stat(text: &str) -> Option<Stat> {
     Some(Stat { ended, parent: number()?, process_group: number()?, session: number()? })
 }
 
+/// Signals every process of a session.
+pub(super) fn signal_session(session: u32, signal: Signal) {
+    for pid in processes().filter(|pid| stat(*pid).is_some_and(|stat| !stat.ended && stat.session == session)) {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 fn find_marked(wanted: &str, leader: u32) -> Vec<u32> {
     let own = std::process::id();
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let stats: HashMap<u32, Stat> = pids.filter_map(|pid| Some((pid, stat(pid)?))).collect();
+    let stats: HashMap<u32, Stat> = processes().filter_map(|pid| Some((pid, stat(pid)?))).collect();
     // The leader's number means something only while it is our child.
     let leads = stats.get(&leader).is_some_and(|stat| stat.parent == own);
     let descends = |mut pid: u32| {

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 use wakeful_guest_client::proto::contact::Repair;
-use wakeful_guest_client::proto::control::Restore;
+use wakeful_guest_client::proto::control::{ObstacleKind, Restore};
 use wakeful_guest_client::proto::hello::{self, Hello, Side};
-use wakeful_guest_client::{Error, Guest, Revived};
+use wakeful_guest_client::proto::process::{ProcessConfig, StartRequest};
+use wakeful_guest_client::{Error, ExecEvent, Guest, Revived};
 
 use crate::agent::{Agent, SOON};
 
@@ -199,4 +200,31 @@ async fn an_agent_without_a_machine_keeps_it_on() {
     let guest = agent.connect().await;
     let refused = guest.poweroff().await;
     assert!(matches!(&refused, Err(Error::Refused { code, .. }) if code == "501"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_has_lost_its_name_is_told() {
+    let agent = Agent::start().await;
+    let guest = agent.connect().await;
+    // The build's directory is on a disk; a temporary one may be in memory.
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("obstacle-{}", std::process::id()));
+    std::fs::write(&file, "x").expect("writable");
+    let file = file.canonicalize().expect("just made");
+    let line = format!("exec 5<{0}; rm {0}; echo ready; read line", file.display());
+    let process = ProcessConfig { cmd: "/bin/sh".into(), args: vec!["-c".into(), line], ..ProcessConfig::default() };
+    let start = StartRequest { process, ..StartRequest::default() };
+    let mut events = guest.start(&start, None).await.expect("starts");
+    let mut pid = 0;
+    loop {
+        match timeout(SOON, events.next()).await.expect("in time").expect("goes on") {
+            Some(ExecEvent::Started { pid: started }) => pid = started,
+            Some(ExecEvent::Output { .. }) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    let found = guest.obstacles(SOON).await.expect("looked").obstacles;
+    let found: Vec<_> = found.iter().filter(|obstacle| obstacle.pid == pid).collect();
+    let expected = (ObstacleKind::File, file.to_str().expect("text"), "sh");
+    assert_eq!(found.iter().map(|o| (o.kind, o.path.as_str(), o.process.as_str())).collect::<Vec<_>>(), [expected]);
+    guest.end_input(pid).await.expect("it ends");
 }
