@@ -5,7 +5,7 @@ SHELL := bash
 .PHONY: help setup build lint test prepare demo bench faults soak fuzz clean
 
 CARGO ?= cargo
-# Kernel, engine, templates and golden snapshots that demo and tests share; made once.
+# Engines, kernel, templates and golden snapshots that demo and tests share; made once.
 export WAKEFUL_TEST_CACHE ?= $(CURDIR)/target/test-cache
 WAKEFUL := target/release/wakeful
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
@@ -19,9 +19,11 @@ setup:  ## Packages to build with
 build: setup  ## The program `wakeful`, with the agent inside
 	$(CARGO) build --release --locked --workspace --bins
 
-prepare: build  ## Kernel, engine, built-in templates and golden snapshots for demo and tests
+# Each runtime by its name: with `auto` a runsc that cannot be had would be a warning.
+prepare: build  ## Engines, kernel and built-in templates for demo and tests, for every runtime; one that is missing is a failure
 	@mkdir -p "$$WAKEFUL_TEST_CACHE"
-	$(WAKEFUL) setup --data-dir "$$WAKEFUL_TEST_CACHE/data"
+	$(WAKEFUL) setup --runtime gvisor --data-dir "$$WAKEFUL_TEST_CACHE/data"
+	$(WAKEFUL) setup --runtime qemu --data-dir "$$WAKEFUL_TEST_CACHE/data"
 
 lint: setup  ## Format, clippy, documentation
 	$(CARGO) fmt --all --check
@@ -36,7 +38,7 @@ else
 	RUST_TEST_THREADS=2 $(CARGO) test --release --locked --workspace --tests
 endif
 
-demo: prepare  ## Create, count in memory, sleep, wake, and check it from outside
+demo: prepare  ## Create, count in memory, sleep, wake, on every runtime, and check it from outside
 	@$(CARGO) run --release --locked --quiet --package wakeful-testkit --bin wakeful-demo
 
 bench: prepare  ## What the daemon adds to the bare engine; ARGS=--quick for a look

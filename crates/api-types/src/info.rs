@@ -1,9 +1,11 @@
 //! What the server says about itself.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Instant;
+use crate::{Capabilities, Instant};
 
 /// `GET /healthz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -85,6 +87,8 @@ pub struct Info {
     pub selected_runtime: Option<String>,
     /// All runtimes.
     pub runtimes: Vec<RuntimeInfo>,
+    /// What those runtimes can do, by name, that were used since the daemon's start.
+    pub capabilities: BTreeMap<String, Capabilities>,
     /// Size presets, smallest first.
     pub sizes: Vec<SizeInfo>,
     /// What a request cannot exceed.

@@ -104,12 +104,25 @@ pub struct Capabilities {
     pub network: bool,
     /// The processor runs its code itself.
     pub hardware_virtualization: bool,
+    /// A suspend that is called off, a snapshot and a fork reset its connections to the outside.
+    pub cancel_resets_connections: bool,
+    /// What a suspend does to connections to the outside: `reset` from there, or `dropped` by the engine.
+    pub outside_tcp: String,
+    /// A checkpoint holds only the memory that has changed.
+    pub dirty_pages: bool,
+    /// It is a clone of a golden snapshot; else it was started from its template's files.
+    pub golden_clones: bool,
+    /// Some things that processes hold, as deleted files, are in the way of keeping memory: such a suspend, snapshot or fork is
+    /// refused with `not_suspendable`.
+    pub obstacles: bool,
+    /// What it asks of its disk can be limited.
+    pub io_limits: bool,
 }
 
 /// Why it is awake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AwakeBecause {
-    /// `exec`, `keep_awake`, `lease`, `transfer` or `recent_activity`.
+    /// `exec`, `keep_awake`, `lease`, `transfer`, `recent_activity` or `not_suspendable`.
     pub reason: String,
     /// Since when.
     pub since: Instant,
@@ -179,7 +192,7 @@ pub struct Sandbox {
     pub runtime: String,
     /// How its code is run.
     pub accel: String,
-    /// What its engine can do; `null` as long as the engine was not looked at since the daemon's start.
+    /// What its engine can do; `null` as long as its runtime was not used since the daemon's start.
     pub capabilities: Option<Capabilities>,
     /// 1 at create, one more at every wake.
     pub runtime_generation: u64,
@@ -297,7 +310,7 @@ pub struct CreateSandbox {
     /// Access wakes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
-    /// Which runtime, if not the daemon's.
+    /// Which runtime, if not the template's or the daemon's; `auto` leaves it to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
 }

@@ -67,6 +67,8 @@ pub struct Template {
     pub io: IoLimits,
     /// What runs in a sandbox from its first moment.
     pub entry: Option<Entry>,
+    /// Runtime of a sandbox that names none; null is the daemon's default.
+    pub runtime: Option<String>,
     /// Digest of the base that new sandboxes get.
     pub base: Option<String>,
     /// What it takes on disk.
@@ -147,6 +149,9 @@ pub struct CreateTemplate {
     /// How long that may take, from 1 s to 10 m; 30 s if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_timeout: Option<DurationText>,
+    /// Runtime of sandboxes that name none, and of the build; the daemon's if absent or `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
 }
 
 impl CreateTemplate {
@@ -168,6 +173,7 @@ impl CreateTemplate {
             start: None,
             ready: None,
             ready_timeout: None,
+            runtime: None,
         }
     }
 }

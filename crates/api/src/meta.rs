@@ -25,6 +25,12 @@ pub(crate) async fn info(State(app): State<App>, caller: Caller) -> Response {
         version: app.config.version.clone(),
         selected_runtime: app.lifecycle.selected_runtime(),
         runtimes: app.lifecycle.runtimes().into_iter().map(wire::runtime).collect(),
+        capabilities: app
+            .lifecycle
+            .capabilities()
+            .into_iter()
+            .map(|(name, can)| (name, wire::capabilities(&can)))
+            .collect(),
         sizes: wire::sizes(),
         limits: wire::limits(defaults),
         defaults: wire::defaults(defaults),

@@ -55,6 +55,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::NotEphemeral
         | Code::NotRunning
         | Code::NotSuspended
+        | Code::NotSuspendable
         | Code::NotWakeable
         | Code::SandboxDestroyed
         | Code::SandboxFailed

@@ -68,7 +68,7 @@ impl Ids for Fitting {
 }
 
 /// A runtime that exists but cannot be used here is `lifecycle`'s to refuse.
-fn check_runtime(app: &App, name: &str) -> Result<(), Problem> {
+pub(crate) fn check_runtime(app: &App, name: &str) -> Result<(), Problem> {
     const NAMES: [&str; 4] = ["auto", "qemu", "gvisor", "firecracker"];
     if NAMES.contains(&name) || app.lifecycle.runtimes().iter().any(|runtime| runtime.name == name) {
         return Ok(());

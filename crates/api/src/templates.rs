@@ -21,6 +21,7 @@ use crate::idempotency::{self, Key};
 use crate::path::TemplateName;
 use crate::problem::Problem;
 use crate::query::Query;
+use crate::sandboxes::check_runtime;
 use crate::{App, create, source, wire};
 
 pub(crate) async fn create(
@@ -33,6 +34,9 @@ pub(crate) async fn create(
     Query::of(&uri, &[])?;
     let key = Key::of(&headers, "POST /v1/templates", &body.0)?;
     let new = new_template(&caller.tenant, body.0)?;
+    if let Some(name) = &new.asked.runtime {
+        check_runtime(&app, name)?;
+    }
     only_admins_share(&caller, &new.tenant, &new.name)?;
     let accepted = |template: Template| {
         let location = format!("/v1/templates/{}", template.name);
@@ -58,7 +62,7 @@ fn only_admins_share(caller: &Caller, tenant: &str, name: &str) -> Result<(), Pr
     ))
 }
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "name",
     "source",
     "tags",
@@ -73,6 +77,7 @@ const FIELDS: [&str; 14] = [
     "start",
     "ready",
     "ready_timeout",
+    "runtime",
 ];
 /// How long a create may have to wait for what a template starts.
 const READY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
@@ -116,7 +121,8 @@ fn asked(fields: &mut Fields) -> Result<Asked, Problem> {
     let ready_seconds =
         ready_timeout.map(|timeout| u32::try_from(timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX));
     let (start, ready) = (fields.command("start")?, fields.command("ready")?);
-    Ok(Asked { user, workdir, env: fields.env()?, start, ready, ready_seconds })
+    let runtime = fields.string("runtime", Code::InvalidField)?;
+    Ok(Asked { user, workdir, env: fields.env()?, start, ready, ready_seconds, runtime })
 }
 
 pub(crate) async fn list(State(app): State<App>, caller: Caller, uri: Uri) -> Result<Response, Problem> {
@@ -239,7 +245,7 @@ mod tests {
             "description": "The shop", "default_size": "shared-cpu-2x", "env": {"A": "1"},
             "egress": {"mode": "deny_all"}, "disk_mb": 4096, "io": {"ops_per_sec": 100, "burst_ops": 200},
             "user": "app", "workdir": "/srv", "start": "serve --port 80", "ready": ["curl", "-f", "localhost"],
-            "ready_timeout": "1500ms"
+            "ready_timeout": "1500ms", "runtime": "qemu"
         }))
         .unwrap();
         assert_eq!((new.name.as_str(), new.tenant.as_str(), new.description.as_str()), ("shop", "default", "The shop"));
@@ -256,6 +262,7 @@ mod tests {
                 start: words(&["/bin/sh", "-c", "serve --port 80"]),
                 ready: words(&["curl", "-f", "localhost"]),
                 ready_seconds: Some(2),
+                runtime: Some("qemu".into()),
             }
         );
     }
@@ -303,6 +310,7 @@ mod tests {
             (json!({"ready_timeout": "999ms"}), Code::InvalidDuration, "ready_timeout"),
             (json!({"ready_timeout": "601s"}), Code::InvalidDuration, "ready_timeout"),
             (json!({"ready_timeout": "soon"}), Code::InvalidDuration, "ready_timeout"),
+            (json!({"runtime": 1}), Code::InvalidField, "runtime"),
             (json!({"colour": "red"}), Code::UnknownField, "colour"),
         ] {
             let problem = with(&extra).map(|_| ()).unwrap_err();

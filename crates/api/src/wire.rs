@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use wakeful_api_types as wire;
-use wakeful_lifecycle::{BuildLine, Defaults, RuntimeInfo, SandboxView, SnapshotView, Usage};
+use wakeful_lifecycle::{BuildLine, Cancel, Capabilities, Defaults, RuntimeInfo, SandboxView, SnapshotView, Usage};
 use wakeful_model::{Op, SIZES, State, Template};
 
 fn instant(at: Option<Timestamp>) -> Option<wire::Instant> {
@@ -37,6 +37,26 @@ fn transition_kind(op: Op) -> Option<wire::TransitionKind> {
     }
 }
 
+/// What an engine can do. Words have the driver's own spelling.
+pub(crate) fn capabilities(can: &Capabilities) -> wire::Capabilities {
+    let word = |value: serde_json::Result<serde_json::Value>| {
+        value.ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+    };
+    wire::Capabilities {
+        isolation: word(serde_json::to_value(can.isolation)),
+        memory_survives_suspend: can.memory_checkpoint,
+        fork: can.fork,
+        network: can.network,
+        hardware_virtualization: can.hardware_virtualization,
+        cancel_resets_connections: can.cancel == Cancel::ResetsConnections,
+        outside_tcp: word(serde_json::to_value(can.outside_tcp)),
+        dirty_pages: can.dirty_pages,
+        golden_clones: can.golden,
+        obstacles: can.obstacles,
+        io_limits: can.io_limits,
+    }
+}
+
 /// A sandbox.
 pub(crate) fn sandbox(view: SandboxView) -> wire::Sandbox {
     let SandboxView { row, capabilities, awake_because, sleeps_at, storage } = view;
@@ -47,17 +67,7 @@ pub(crate) fn sandbox(view: SandboxView) -> wire::Sandbox {
             Some(wire::Transition { kind, since: transition.since.into(), automatic: transition.automatic })
         }),
         mode: row.policy.mode(),
-        capabilities: capabilities.map(|can| wire::Capabilities {
-            // Its one spelling is the driver's own.
-            isolation: serde_json::to_value(can.isolation)
-                .ok()
-                .and_then(|value| value.as_str().map(str::to_owned))
-                .unwrap_or_default(),
-            memory_survives_suspend: can.memory_checkpoint,
-            fork: can.fork,
-            network: can.network,
-            hardware_virtualization: can.hardware_virtualization,
-        }),
+        capabilities: capabilities.as_ref().map(self::capabilities),
         awake_because: awake_because
             .into_iter()
             .map(|awake| wire::AwakeBecause {
@@ -149,6 +159,7 @@ pub(crate) fn template(row: Template) -> wire::Template {
             ready: entry.ready,
             ready_seconds: entry.ready_seconds,
         }),
+        runtime: row.asked.runtime,
         base: row.base,
         disk_bytes: row.disk_bytes,
         created_at: row.created_at.into(),

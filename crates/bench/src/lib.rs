@@ -18,6 +18,7 @@ mod error;
 mod print;
 mod report;
 mod revive;
+mod runtime;
 mod server;
 mod site;
 pub mod stats;
@@ -28,6 +29,7 @@ use std::time::Duration;
 pub use case::{Case, Effort, UnknownCase};
 pub use error::Error;
 pub use report::Row;
+pub use runtime::{Runtime, UnknownRuntime};
 
 /// What to measure, and with what.
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// The program `wakeful`.
     pub program: PathBuf,
+    /// Which engines; the one that the daemon picks, if none is named.
+    pub runtimes: Vec<Runtime>,
     /// Which cases; all, if none is named.
     pub cases: Vec<Case>,
     /// How thoroughly.

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::bare::{Blueprint, Piece, Role};
+use crate::bare::qemu::{Blueprint, Piece, Role};
 use crate::cases::Bench;
-use crate::{Error, Options};
+use crate::{Error, Options, Runtime};
 
 /// Under which numbers the shell opens files. More than one digit takes bash.
 const FDS: [(Role, u32); 6] = [
@@ -50,8 +50,8 @@ const WAKE: &str = "
 /// The commands, with the paths of the prepared directory. The guest's initramfs, which has no file otherwise, is kept
 /// there as `bench/initramfs`.
 pub(crate) async fn script(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<String, Error> {
-    let bench = Bench::open(options, tell).await?;
-    let clone = bench.bare(json!({})).await?;
+    let bench = Bench::open(options, Some(Runtime::Qemu), tell).await?;
+    let clone = bench.qemu(json!({})).await?;
     let booted = bench.booted().await?;
     let (kernel, initramfs) = booted.boot.clone().ok_or_else(|| Error::engine("be understood", "it was not booted"))?;
     let data = options.data_dir.canonicalize().map_err(Error::io("find the data directory"))?;

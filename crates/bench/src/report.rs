@@ -3,8 +3,9 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::Case;
+use crate::runtime::Ran;
 use crate::stats::{Summary, paired, percentile, rounded, summary};
+use crate::{Case, Runtime};
 
 /// One line of the result.
 #[derive(Clone, Debug, Serialize)]
@@ -17,7 +18,7 @@ pub struct Row {
     pub n: usize,
     /// Through the daemon, in milliseconds.
     pub ours_ms: Option<Summary>,
-    /// On the bare engine, in milliseconds; `None` where there is nothing to compare with.
+    /// On the bare engine, in milliseconds, or on the host itself; `None` where there is nothing to compare with.
     pub engine_ms: Option<Summary>,
     /// Median of the differences between neighbours.
     pub difference_ms: Option<f64>,
@@ -41,37 +42,47 @@ pub(crate) struct Pairs {
 }
 
 impl Row {
-    pub(crate) fn skipped(case: Case, runtime: &str, why: &str) -> Self {
-        let nothing = Self::of(case, runtime, &Pairs::default());
+    pub(crate) fn skipped(case: Case, ran: &Ran, why: &str) -> Self {
+        let nothing = Self::of(case, ran, &Pairs::default());
         Self { skipped: Some(why.to_owned()), ..nothing }
     }
 
     /// Judges what was measured. Targets of which more is needed than two samples are set by their cases.
-    pub(crate) fn of(case: Case, runtime: &str, pairs: &Pairs) -> Self {
+    pub(crate) fn of(case: Case, ran: &Ran, pairs: &Pairs) -> Self {
         let difference = paired(&pairs.ours, &pairs.engine, |ours, engine| ours - engine);
         let ratio = paired(&pairs.ours, &pairs.engine, |ours, engine| ours / engine);
         let slow_end = percentile(&pairs.ours, 99);
-        let met = match case {
-            Case::CreateClone => difference.map(|difference| difference <= 20.0),
-            Case::CreatePool => difference.map(|difference| difference <= 10.0),
-            Case::PoolExec => difference.map(|difference| difference <= 20.0),
-            Case::DiskPrepare => percentile(&pairs.ours, 50).map(|half| half < 10.0),
-            Case::ImageBase200 => percentile(&pairs.ours, 50).map(|half| half < 5000.0),
-            Case::ExecTrue => difference.map(|difference| difference <= 2.0),
-            Case::UplinkLatency => difference.map(|difference| difference <= 0.5),
-            Case::PreviewLatency => difference.map(|difference| difference <= 2.0),
-            Case::WakeDirty100 => ratio.zip(slow_end).map(|(ratio, slow_end)| ratio <= 1.3 && slow_end < 500.0),
+        let met = match (case, ran.runtime) {
+            (
+                Case::CreateClone
+                | Case::SuspendIdle256
+                | Case::SuspendDirty100
+                | Case::WakeIdle256
+                | Case::WakeDirty100,
+                Runtime::Gvisor,
+            ) => ratio.map(|ratio| ratio <= 1.3),
+            (Case::CreateClone, Runtime::Qemu) => difference.map(|difference| difference <= 20.0),
+            (Case::CreatePool, _) => difference.map(|difference| difference <= 10.0),
+            (Case::PoolExec, _) => difference.map(|difference| difference <= 20.0),
+            (Case::DiskPrepare, _) => percentile(&pairs.ours, 50).map(|half| half < 10.0),
+            (Case::ImageBase200, _) => percentile(&pairs.ours, 50).map(|half| half < 5000.0),
+            (Case::ExecTrue, _) => difference.map(|difference| difference <= 2.0),
+            (Case::UplinkLatency, _) => difference.map(|difference| difference <= 0.5),
+            (Case::PreviewLatency, _) => difference.map(|difference| difference <= 2.0),
+            (Case::WakeDirty100, Runtime::Qemu) => {
+                ratio.zip(slow_end).map(|(ratio, slow_end)| ratio <= 1.3 && slow_end < 500.0)
+            }
             _ => None,
         };
         Self {
             case,
-            runtime: runtime.to_owned(),
+            runtime: ran.to_string(),
             n: pairs.ours.len(),
             ours_ms: summary(&pairs.ours),
             engine_ms: summary(&pairs.engine),
             difference_ms: difference.map(rounded),
             ratio: ratio.map(rounded),
-            target: case.target().map(str::to_owned),
+            target: case.target(ran.runtime).map(str::to_owned),
             met,
             skipped: None,
             detail: Map::new(),
@@ -106,8 +117,30 @@ pub(crate) fn follows_dirty_pages(large: &[f64], small: &[f64]) -> Option<bool> 
 mod tests {
     use super::*;
 
+    fn ran(runtime: Runtime) -> Ran {
+        Ran { runtime, accel: "any".to_owned() }
+    }
+
     fn row(case: Case, ours: &[f64], engine: &[f64]) -> Row {
-        Row::of(case, "qemu/tcg", &Pairs { ours: ours.to_vec(), engine: engine.to_vec() })
+        Row::of(case, &ran(Runtime::Qemu), &Pairs { ours: ours.to_vec(), engine: engine.to_vec() })
+    }
+
+    #[test]
+    fn an_engine_that_starts_is_compared_by_its_ratio() {
+        let row = |case, ours, engine| {
+            let pairs = Pairs { ours: vec![ours], engine: vec![engine] };
+            Row::of(case, &ran(Runtime::Gvisor), &pairs)
+        };
+        let cases =
+            [Case::CreateClone, Case::SuspendIdle256, Case::SuspendDirty100, Case::WakeIdle256, Case::WakeDirty100];
+        for case in cases {
+            assert_eq!(row(case, 1300.0, 1000.0).met, Some(true), "{}", case.name());
+            assert_eq!(row(case, 1310.0, 1000.0).met, Some(false), "{}", case.name());
+            assert_eq!(row(case, 1.0, 1.0).target.as_deref(), Some("at most 1.3x the bare engine"));
+        }
+        assert_eq!(row(Case::CreatePool, 13.0, 3.0).met, Some(true));
+        assert_eq!(row(Case::ComputeStat, 90.0, 3.0).met, None);
+        assert_eq!(row(Case::ExecTrue, 9.0, 3.0).runtime, "gvisor/any");
     }
 
     #[test]
@@ -137,7 +170,7 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_nothing_met() {
-        let row = Row::skipped(Case::CreatePool, "qemu/tcg", "there is no pool");
+        let row = Row::skipped(Case::CreatePool, &ran(Runtime::Qemu), "there is no pool");
         assert!(row.met.is_none() && !row.missed() && row.ours_ms.is_none());
         let text = serde_json::to_value(&row).expect("plain data");
         assert_eq!(text["case"], "create_pool");

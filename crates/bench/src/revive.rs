@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use wakeful_guest_client::Guest;
 use wakeful_guest_proto::contact::Repair;
 
@@ -11,7 +11,7 @@ use crate::Error;
 
 /// Says hello, puts clock, entropy and identity right, and rotates the secret; the new one.
 pub(crate) async fn revive(
-    stream: UnixStream,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     secret: &[u8; 32],
     patience: Duration,
     name: &str,

@@ -1,8 +1,9 @@
 //! A private daemon: this very program, over a data directory made of hard links, gone without a trace afterwards.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,13 +16,15 @@ use wakeful_client::Client;
 use wakeful_daemon::paths::Paths;
 use wakeful_store::{SqliteStore, Store};
 
-use crate::Error;
-use crate::bare::{SPAWN, process_uses};
+use crate::bare::SPAWN;
+use crate::bare::gvisor::erase;
+use crate::bare::qemu::process_uses;
+use crate::{Error, Runtime};
 
 /// How long a start or an end may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is shared with the prepared directory, by hard links: files that nobody writes to.
-const SHARED: [&str; 4] = ["kernels", "engines", "bases", "golden"];
+/// What is shared with the prepared directory, by hard links, if it is there: files that nobody writes to.
+const SHARED: [&str; 5] = ["kernels", "engines", "gvisor", "bases", "golden"];
 /// Private directories are kept below this one.
 const PLACE: &str = "bench";
 
@@ -33,13 +36,17 @@ pub(crate) struct Server {
     _mark: File,
     run: PathBuf,
     program: PathBuf,
+    /// What its new sandboxes run on; its own choice, if not said.
+    runtime: Option<Runtime>,
+    /// The digests of the templates' bases.
+    bases: BTreeMap<String, String>,
     child: Option<Child>,
     url: String,
 }
 
 impl Server {
     /// Makes the directories; nothing runs yet.
-    pub(crate) async fn prepare(prepared: &Path, program: &Path) -> Result<Self, Error> {
+    pub(crate) async fn prepare(prepared: &Path, program: &Path, runtime: Option<Runtime>) -> Result<Self, Error> {
         let prepared = prepared.canonicalize().unwrap_or_else(|_| prepared.to_owned());
         if !prepared.join("wakeful.db").is_file() {
             return Err(Error::Unprepared { data_dir: prepared, what: "it has no database" });
@@ -53,12 +60,12 @@ impl Server {
         mark.try_lock().map_err(|error| failed()(error.into()))?;
         let data = dir.path().join("data");
         fs::DirBuilder::new().mode(0o700).create(&data).map_err(failed())?;
-        for name in SHARED {
+        for name in SHARED.into_iter().filter(|name| prepared.join(name).is_dir()) {
             link_tree(&prepared.join(name), &data.join(name)).map_err(failed())?;
         }
-        copy_templates(&prepared, dir.path(), &data).await?;
-        let run = Paths::of(&data).run;
-        Ok(Self { dir: Some(dir), _mark: mark, run, program: program.to_owned(), child: None, url: String::new() })
+        let bases = copy_templates(&prepared, dir.path(), &data).await?;
+        let (run, program) = (Paths::of(&data).run, program.to_owned());
+        Ok(Self { dir: Some(dir), _mark: mark, run, program, runtime, bases, child: None, url: String::new() })
     }
 
     fn path(&self) -> &Path {
@@ -68,6 +75,18 @@ impl Server {
     /// The daemon's data directory.
     pub(crate) fn data(&self) -> PathBuf {
         self.path().join("data")
+    }
+
+    /// The directory that a template's sandboxes stand on, on an engine that takes one; it is made for the first of them.
+    pub(crate) fn tree(&self, template: &str) -> Result<PathBuf, Error> {
+        let base = self.bases.get(template).map(|digest| self.data().join("bases").join(digest).join("root"));
+        base.filter(|tree| tree.is_dir())
+            .ok_or_else(|| Error::engine("have a root", format!("template {template} is no directory")))
+    }
+
+    /// What the names of the cgroups begin with that are removed at the end, before a dot.
+    pub(crate) fn cgroup_prefix(&self) -> String {
+        self.run.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// A directory for other files of this run, on the same file system.
@@ -90,11 +109,12 @@ impl Server {
         let failed = || Error::io("start the private daemon");
         let data = self.data();
         let config = self.path().join("config.toml");
-        fs::write(&config, "").map_err(failed())?;
+        let runtime = self.runtime.map(|runtime| format!("runtime = \"{runtime}\"\n")).unwrap_or_default();
+        fs::write(&config, runtime).map_err(failed())?;
         let log = File::options().create(true).append(true).open(self.log_path()).map_err(failed())?;
         let mut command = Command::new(&self.program);
         command.args(["serve", "--listen", "127.0.0.1:0"]).arg("--data-dir").arg(&data).arg("--config").arg(&config);
-        for name in ["WAKEFUL_LISTEN", "WAKEFUL_DATA_DIR", "WAKEFUL_DATABASE", "WAKEFUL_CONFIG"] {
+        for name in ["WAKEFUL_LISTEN", "WAKEFUL_DATA_DIR", "WAKEFUL_DATABASE", "WAKEFUL_CONFIG", "WAKEFUL_RUNTIME"] {
             command.env_remove(name);
         }
         // A ^C on the terminal is for us: we end it in order.
@@ -150,11 +170,18 @@ impl Server {
         self.url.trim_start_matches("http://").trim_end_matches('/')
     }
 
-    /// The process of a sandbox's engine.
+    /// The process of a sandbox's engine: some write it themselves, of others it is in the account.
     pub(crate) fn engine(&self, id: &str) -> Result<u32, Error> {
-        let bare = id.strip_prefix("sbx_").unwrap_or(id);
-        let text = fs::read_to_string(self.run.join(bare).join("pid")).map_err(Error::io("find an engine"))?;
-        text.trim().parse().map_err(|_| Error::engine("be found", "its pid file has no number"))
+        let run = self.run.join(id.strip_prefix("sbx_").unwrap_or(id));
+        let strange = || Error::engine("be found", "nothing says which process it is");
+        match fs::read_to_string(run.join("pid")) {
+            Ok(text) => text.trim().parse().map_err(|_| strange()),
+            Err(_) => {
+                let text = fs::read(run.join("engine.json")).map_err(Error::io("find an engine"))?;
+                let account: serde_json::Value = serde_json::from_slice(&text).map_err(|_| strange())?;
+                account["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).ok_or_else(strange)
+            }
+        }
     }
 
     /// The daemon's resident memory, in MB.
@@ -226,7 +253,7 @@ fn clear(dir: &Path) {
 }
 
 /// Engines have cgroups, named after the run directory, in every hierarchy that there is; those of killed ones are empty
-/// soon.
+/// soon. One that stood still in its cgroup dies when that is thawed.
 fn remove_cgroups(run: &Path) {
     let prefix = run.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
     let top = Path::new("/sys/fs/cgroup");
@@ -235,9 +262,7 @@ fn remove_cgroups(run: &Path) {
     for hierarchy in below.chain([top.to_owned()]) {
         for entry in fs::read_dir(hierarchy.join("wakeful")).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&prefix) {
-                while fs::remove_dir(entry.path()).is_err() && Instant::now() < deadline {
-                    crate::pause(Duration::from_millis(2));
-                }
+                erase(&entry.path(), deadline);
             }
         }
     }
@@ -267,8 +292,8 @@ fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// The templates and nothing else: the sandboxes of the prepared directory are not ours to wake or destroy.
-async fn copy_templates(prepared: &Path, scratch: &Path, data: &Path) -> Result<(), Error> {
+/// The templates and nothing else, and their bases: the sandboxes of the prepared directory are not ours to wake or destroy.
+async fn copy_templates(prepared: &Path, scratch: &Path, data: &Path) -> Result<BTreeMap<String, String>, Error> {
     let failed = || Error::io("copy the database");
     let copy = scratch.join("source.db");
     fs::copy(prepared.join("wakeful.db"), &copy).map_err(failed())?;
@@ -286,13 +311,16 @@ async fn copy_templates(prepared: &Path, scratch: &Path, data: &Path) -> Result<
         target.insert_template(template).await.map_err(Error::store("write a template"))?;
     }
     target.close().await;
-    Ok(())
+    Ok(templates.into_iter().filter_map(|template| Some((template.name, template.base?))).collect())
 }
 
 /// A copy of a tree in which every file is the same file.
 pub(crate) fn link_tree(from: &Path, to: &Path) -> io::Result<()> {
-    let mode = fs::metadata(from)?.permissions().mode();
-    fs::DirBuilder::new().mode(mode & 0o7777).create(to)?;
+    let meta = fs::metadata(from)?;
+    fs::create_dir(to)?;
+    // A template's directory has directories of other owners; a change of owner takes bits of the mode away.
+    chown(to, Some(meta.uid()), Some(meta.gid()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(meta.mode() & 0o7777))?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());

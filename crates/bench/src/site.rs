@@ -95,7 +95,7 @@ fn listen(namespace: BorrowedFd<'_>, address: Ipv4Addr) -> Result<TcpListener, E
 }
 
 /// Does `work` in a namespace, on a thread that ends with it.
-fn within<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(crate) fn within<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     on_a_thread(|| {
         enter_network(namespace)?;
         work()
@@ -103,7 +103,7 @@ fn within<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<
 }
 
 /// Does `work` in a new namespace.
-fn elsewhere<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(crate) fn elsewhere<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     on_a_thread(|| {
         leave_network()?;
         work()
@@ -118,7 +118,7 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 }
 
 /// Runs commands of `ip`, one a line.
-fn ip(commands: &str) -> io::Result<()> {
+pub(crate) fn ip(commands: &str) -> io::Result<()> {
     let mut command = Command::new("ip");
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = {
@@ -135,6 +135,6 @@ fn ip(commands: &str) -> io::Result<()> {
     Err(io::Error::other(format!("ip: {}", String::from_utf8_lossy(&done.stderr).trim())))
 }
 
-fn hardware(address: [u8; 6]) -> String {
+pub(crate) fn hardware(address: [u8; 6]) -> String {
     address.map(|byte| format!("{byte:02x}")).join(":")
 }

@@ -182,6 +182,7 @@ fn advice(code: Code) -> Option<String> {
         Code::SuspendedDuringExec => "the command is frozen with the sandbox and goes on after the next wake".into(),
         Code::NotEphemeral => "a persistent sandbox has no timeout: it sleeps when it is idle".into(),
         Code::NotSuspended => "`wakeful sandbox suspend ID` first".into(),
+        Code::NotSuspendable => "close it, or `wakeful sandbox suspend ID --no-memory` keeps the files only".into(),
         Code::ProcessNotFound => "`wakeful sandbox ps ID` shows the processes".into(),
         Code::PortNotOpen => "does the program listen yet? `wakeful sandbox ps ID` shows what runs".into(),
         Code::PathNotFound => "`wakeful sandbox ls ID DIRECTORY` shows what is there".into(),

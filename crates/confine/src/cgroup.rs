@@ -182,6 +182,15 @@ impl Cgroups {
         Path::new("/").join(TOP).join(name(run))
     }
 
+    /// The file of the first hierarchy by which a process enters it; what is in there is found by [`Cgroups::members`].
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn door(&self, run: &Path) -> io::Result<Option<File>> {
+        let Some(hierarchy) = self.hierarchies.first() else { return Ok(None) };
+        File::options().write(true).open(hierarchy.directory(&name(run)).join("cgroup.procs")).map(Some)
+    }
+
     /// The processes in it.
     #[must_use]
     pub fn members(&self, run: &Path) -> Vec<u32> {

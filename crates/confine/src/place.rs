@@ -22,8 +22,8 @@ use wakeful_sys::pidfd;
 
 use crate::cgroup::Cgroups;
 use crate::claim::Claims;
-use crate::files;
 use crate::process::Process;
+use crate::{files, range};
 
 /// How long a child may take from the fork to writing its pid.
 const PID_WRITTEN: Duration = Duration::from_secs(1);
@@ -37,6 +37,9 @@ struct Account {
     started: Option<u64>,
     #[serde(default)]
     uid: Option<u32>,
+    /// The first of a range.
+    #[serde(default)]
+    first_id: Option<u32>,
 }
 
 fn account(run: &Path) -> Option<Account> {
@@ -99,9 +102,12 @@ fn read_pid(run: &Path) -> Option<u32> {
 
 /// Ends whatever lives here and removes the directory. Fine with anything missing.
 pub async fn clear(run: &Path, cgroups: &Cgroups, claims: Option<&Claims>) -> Result<(), Error> {
-    match find(run).await? {
-        Some(process) => process.kill().await?,
-        None => take_zombie(run),
+    match find(run).await {
+        Ok(Some(process)) => process.kill().await?,
+        Ok(None) => take_zombie(run),
+        // Its pid is missing, but it is in its cgroup, and goes with that.
+        Err(Error::Late { .. }) if !cgroups.members(run).is_empty() => {}
+        Err(error) => return Err(error),
     }
     remove(run, cgroups, claims)
 }
@@ -109,11 +115,15 @@ pub async fn clear(run: &Path, cgroups: &Cgroups, claims: Option<&Claims>) -> Re
 /// Removes the directory, and before it what is named after it. Whoever is still in the cgroup is ended.
 pub fn remove(run: &Path, cgroups: &Cgroups, claims: Option<&Claims>) -> Result<(), Error> {
     cgroups.remove(run).map_err(|source| Error::io("remove an engine's cgroup", source))?;
-    let uid = account(run).and_then(|account| account.uid);
+    let account = account(run);
     files::absent_is_fine(fs::remove_dir_all(run))
         .map_err(|source| Error::io("remove an engine's run directory", source))?;
-    if let (Some(claims), Some(uid)) = (claims, uid) {
+    if let (Some(claims), Some(uid)) = (claims, account.as_ref().and_then(|account| account.uid)) {
         claims.release(uid);
+    }
+    if let Some(first) = account.and_then(|account| account.first_id) {
+        // It is free in any case, now that its owner is gone.
+        let _ = range::remove_stale(&Path::new(range::RANGES).join(first.to_string()));
     }
     Ok(())
 }

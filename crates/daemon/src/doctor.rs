@@ -1,7 +1,7 @@
 //! What works on this machine and what does not, with the one command that would help.
 //!
 //! Every finding is data: `wakeful doctor` prints it, `--json` gives it to programs. Looking changes nothing, save that
-//! a KVM probe that was not made since the last boot is made, and its result kept.
+//! KVM and runsc are tried if that was not done since the last boot, and the results kept.
 
 mod checks;
 mod runtimes;
@@ -13,10 +13,13 @@ use std::time::Duration;
 use serde::Serialize;
 use wakeful_api_types::RuntimeInfo;
 
-use crate::config::{Accel, Config, RuntimeChoice};
+use crate::config::{Accel, Config};
 use crate::paths::Paths;
+use crate::runtimes::{GVISOR, QEMU, Usable, pick};
 
 pub use runtimes::runtimes;
+
+pub(crate) use runtimes::in_words;
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,7 +106,8 @@ pub async fn examine(config: &Config) -> Report {
     let settings = config.clone();
     let known = runtimes.clone();
     let qemu = checks::find_qemu(config, &paths);
-    let version = match (&qemu, runtimes.iter().find_map(|runtime| runtime.version.clone())) {
+    let of_qemu = runtimes.iter().filter(|runtime| runtime.name == QEMU);
+    let version = match (&qemu, of_qemu.filter_map(|runtime| runtime.version.clone()).next()) {
         (_, Some(version)) => Some(version),
         // the driver could not open for another reason, which must not hide this
         (Some(path), None) => ask_version(path).await,
@@ -132,22 +136,23 @@ async fn ask_version(qemu: &Path) -> Option<String> {
 }
 
 /// The runtime that the configuration would take, if it is usable.
-fn select(config: &Config, runtimes: &[RuntimeInfo]) -> Option<String> {
-    let wanted = |runtime: &&RuntimeInfo| match config.runtime {
-        RuntimeChoice::Auto => true,
-        choice => runtime.name == choice.as_str(),
+fn select(config: &Config, found: &[RuntimeInfo]) -> Option<String> {
+    let works = |name: &str, accel: &str| {
+        found.iter().any(|runtime| runtime.name == name && runtime.accel == accel && runtime.available)
     };
-    let allowed = |runtime: &&RuntimeInfo| match config.qemu.accel {
-        Accel::Auto => true,
-        accel => runtime.name != "qemu" || runtime.accel == accel.as_str(),
+    let allowed = |accel: Accel| matches!(config.qemu.accel, Accel::Auto) || config.qemu.accel == accel;
+    let usable = Usable {
+        kvm: works(QEMU, "kvm") && allowed(Accel::Kvm),
+        gvisor: works(GVISOR, wakeful_driver_gvisor::ACCEL),
+        emulated: works(QEMU, "tcg") && allowed(Accel::Tcg),
     };
-    // the list is in the order of preference
-    runtimes.iter().filter(wanted).filter(allowed).find(|runtime| runtime.available).map(|found| found.name.clone())
+    pick(config.runtime, usable).map(str::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RuntimeChoice;
 
     fn runtime(name: &str, accel: &str, available: bool) -> RuntimeInfo {
         RuntimeInfo {
@@ -174,6 +179,10 @@ mod tests {
         assert_eq!(select(RuntimeChoice::Qemu, Accel::Kvm, &list), None, "emulation was not asked for");
         assert_eq!(select(RuntimeChoice::Firecracker, Accel::Auto, &list), None);
         assert_eq!(select(RuntimeChoice::Auto, Accel::Auto, &list[..1]), None);
+        assert_eq!(select(RuntimeChoice::Gvisor, Accel::Kvm, &list).as_deref(), Some("gvisor"));
+        let list = [runtime("qemu", "kvm", true), runtime("gvisor", "systrap", true), runtime("qemu", "tcg", true)];
+        assert_eq!(select(RuntimeChoice::Auto, Accel::Auto, &list).as_deref(), Some("qemu"));
+        assert_eq!(select(RuntimeChoice::Auto, Accel::Tcg, &list).as_deref(), Some("gvisor"), "kvm was ruled out");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
+use wakeful_driver_gvisor::GvisorInspector;
 use wakeful_driver_qemu::QemuInspector;
 use wakeful_lifecycle::Layout;
 use wakeful_lifecycle::fsck::{self, Scope};
@@ -12,6 +13,7 @@ pub use wakeful_lifecycle::fsck::{Checked, Finding, Kind, Listener, Progress, Re
 
 use crate::config::Config;
 use crate::paths::Paths;
+use crate::runtimes::{GVISOR, QEMU, gvisor_config, qemu_config};
 use crate::wire;
 
 /// Why it could not be checked.
@@ -61,7 +63,10 @@ pub async fn fsck(config: &Config, repair: Repair, progress: Listener<'_>) -> Re
         Ok(database) => {
             let (data, run) = (taken.paths.data.clone(), taken.paths.run.clone());
             let scope = Scope {
-                inspector: Arc::new(QemuInspector::new(&wire::qemu_config(config, &data, &run))),
+                inspectors: vec![
+                    (QEMU.to_owned(), Arc::new(QemuInspector::new(&qemu_config(config, &data, &run))) as Arc<_>),
+                    (GVISOR.to_owned(), Arc::new(GvisorInspector::new(&gvisor_config(config, &data, &run))) as Arc<_>),
+                ],
                 layout: Layout::new(data.clone(), run),
                 store: Arc::clone(taken.store()) as Arc<_>,
                 database,

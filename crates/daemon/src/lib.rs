@@ -13,6 +13,7 @@ pub mod logging;
 mod notify;
 pub mod paths;
 pub mod registry;
+mod runtimes;
 mod serve;
 pub mod setup;
 pub mod systemd;

@@ -1,7 +1,8 @@
-//! Makes a fresh machine ready: packages, guest kernel, KVM probe, first templates.
+//! Makes a fresh machine ready: packages, engines, first templates.
 //!
 //! ```text
-//!   packages ─▶ kernel ─▶ probe ─▶ templates, each with its golden snapshot
+//!   packages ─▶ QEMU, kernel, KVM probe ─▶ runsc, and a try ─▶ templates, each with what its sandboxes begin from
+//!               (unless gvisor)            (gvisor, or no KVM)
 //! ```
 //!
 //! Every step looks first whether it was done, so that running it again costs seconds and repairs what is missing. The
@@ -13,13 +14,14 @@ use std::time::Duration;
 
 use tokio_stream::StreamExt;
 use wakeful_api_types::RuntimeInfo;
+use wakeful_driver_gvisor::Gvisor;
 use wakeful_lifecycle::{Lifecycle, NewTemplate};
 use wakeful_model::{DEFAULT_TENANT, TemplateSource, TemplateStatus};
 
-use crate::config::Config;
-use crate::doctor;
+use crate::config::{Config, RuntimeChoice};
 use crate::paths::{Holder, Paths};
-use crate::wire;
+use crate::runtimes::{self, gvisor_config};
+use crate::{doctor, wire};
 
 /// How long what is under way may take when all is done.
 const GRACE: Duration = Duration::from_secs(10);
@@ -75,6 +77,15 @@ pub enum Error {
     /// A hardened QEMU could not be had.
     #[error("could not get a QEMU that maps golden memory read-only")]
     Hardened(#[source] wakeful_driver::Error),
+    /// There is no driver for it.
+    #[error("runtime firecracker: only qemu and gvisor are there yet")]
+    Unsupported,
+    /// runsc could not be had.
+    #[error("could not get runsc")]
+    Runsc(#[source] wakeful_driver::Error),
+    /// runsc is there, and no sandbox ran, slept and woke on it.
+    #[error("gVisor cannot be used on this machine")]
+    Gvisor(#[source] wakeful_driver::Error),
     /// Nothing here can run a guest.
     #[error("no runtime is usable: {0}")]
     NoRuntime(String),
@@ -104,10 +115,12 @@ pub enum Error {
 pub struct Outcome {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// The guest kernel's package.
-    pub kernel: String,
-    /// What can run guests.
+    /// The guest kernel's package, if one is needed.
+    pub kernel: Option<String>,
+    /// What was prepared, and whether it can run guests.
     pub runtimes: Vec<RuntimeInfo>,
+    /// What would have been better, and why it is not so.
+    pub warnings: Vec<String>,
     /// What became of the templates.
     pub templates: Templates,
 }
@@ -135,10 +148,11 @@ pub enum Hardened {
     No,
 }
 
-/// Does all of it. `templates` names the built-in templates that are wanted.
+/// Does all of it, for the runtime of the configuration; `auto` is QEMU, and gVisor as well where KVM is not proven.
+/// `templates` names the built-in templates that are wanted.
 ///
 /// # Errors
-/// At the first step that fails; what was done before stays done.
+/// At the first step that fails; what was done before stays done. With `auto`, a gVisor that cannot be had is a warning.
 ///
 /// # Cancel safety
 /// It can be dropped between any two steps and run again. An installation of packages is left to finish.
@@ -152,6 +166,9 @@ pub async fn setup(
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
+    if config.runtime == RuntimeChoice::Firecracker {
+        return Err(Error::Unsupported);
+    }
     let wanted = templates.iter().map(|name| source(name, made)).collect::<Result<Vec<_>, _>>()?;
     let paths = Paths::open(&config.data_dir)?;
 
@@ -160,33 +177,99 @@ pub async fn setup(
         progress(Progress { step: "packages", fraction: from.fraction, line: Some(from.line) });
     };
     wakeful_debian::ensure_installed(wakeful_debian::RUNTIME_PACKAGES, &told).await.map_err(Error::Packages)?;
-    if config.qemu.binary.is_none() {
-        wakeful_driver_qemu::ensure_qemu(&told).await.map_err(Error::Packages)?;
+
+    let (mut kernel, mut found, mut warnings) = (None, Vec::new(), Vec::new());
+    if config.runtime != RuntimeChoice::Gvisor {
+        kernel = Some(prepare_qemu(config, &paths, hardened, progress).await?);
+        let line = Some("trying whether a guest runs under KVM");
+        progress(Progress { step: "runtimes", fraction: None, line });
+        found = runtimes::survey_qemu(config, &paths).await;
+    }
+    let gvisor = match config.runtime {
+        RuntimeChoice::Gvisor => Some(prepare_gvisor(config, &paths, progress).await?),
+        RuntimeChoice::Auto if !runtimes::usable(&found).kvm => {
+            let prepared = prepare_gvisor(config, &paths, progress).await;
+            let warn = |error: &Error| {
+                warnings.push(format!("{}; sandboxes run on QEMU, emulated", runtimes::chain(error)));
+            };
+            prepared.inspect_err(warn).ok()
+        }
+        _ => None,
+    };
+    // What first sandboxes will run on comes first.
+    let mut ready = Vec::new();
+    if let Some(gvisor) = gvisor {
+        found.insert(found.len().min(1), gvisor);
+        ready.push(RuntimeChoice::Gvisor);
+    }
+    let usable = runtimes::usable(&found);
+    if usable.kvm || usable.emulated {
+        ready.push(RuntimeChoice::Qemu);
+    }
+    if ready.is_empty() {
+        let why = found.into_iter().filter_map(|runtime| runtime.reason).chain(warnings);
+        return Err(Error::NoRuntime(why.collect::<Vec<_>>().join("; ")));
     }
 
-    if hardened == Hardened::Yes && !doctor::maps_read_only(config, &paths).await {
+    let mut templates = Templates::Ready;
+    for runtime in ready {
+        if matches!(templates, Templates::Ready) && !wanted.is_empty() {
+            let config = Config { runtime, ..config.clone() };
+            templates = build(&config, wanted.clone(), progress).await?;
+        }
+    }
+    let runtimes = found.into_iter().map(doctor::in_words).collect();
+    Ok(Outcome { data_dir: paths.data, kernel, runtimes, warnings, templates })
+}
+
+/// QEMU and the kernel of its guests; tells which kernel.
+async fn prepare_qemu(
+    config: &Config,
+    paths: &Paths,
+    hardened: Hardened,
+    progress: Listener<'_>,
+) -> Result<String, Error> {
+    if config.qemu.binary.is_none() {
+        let told = |from: wakeful_debian::Progress<'_>| {
+            progress(Progress { step: "packages", fraction: from.fraction, line: Some(from.line) });
+        };
+        wakeful_driver_qemu::ensure_qemu(&told).await.map_err(Error::Packages)?;
+    }
+    if hardened == Hardened::Yes && !doctor::maps_read_only(config, paths).await {
         progress(Progress { step: "hardened engine", fraction: None, line: None });
         wakeful_driver_qemu::fetch_hardened(&paths.data).await.map_err(Error::Hardened)?;
     }
-
     progress(Progress { step: "guest kernel", fraction: None, line: None });
-    let kernel = match &config.qemu.kernel {
-        Some(path) => path.display().to_string(),
+    match &config.qemu.kernel {
+        Some(path) => Ok(path.display().to_string()),
         None => {
             let told = |line: &str| progress(Progress { step: "guest kernel", fraction: None, line: Some(line) });
-            wakeful_driver_qemu::prepare_kernel(&paths.data, &told).await.map_err(Error::Kernel)?.version
+            let kernel = wakeful_driver_qemu::prepare_kernel(&paths.data, &told).await.map_err(Error::Kernel)?;
+            Ok(kernel.version)
         }
-    };
-
-    progress(Progress { step: "runtimes", fraction: None, line: Some("trying whether a guest runs under KVM") });
-    let runtimes = doctor::runtimes(config, &paths).await;
-    if !runtimes.iter().any(|runtime| runtime.available) {
-        let why: Vec<&str> = runtimes.iter().filter_map(|runtime| runtime.reason.as_deref()).collect();
-        return Err(Error::NoRuntime(why.join("; ")));
     }
+}
 
-    let templates = if wanted.is_empty() { Templates::Ready } else { build(config, wanted, progress).await? };
-    Ok(Outcome { data_dir: paths.data, kernel, runtimes, templates })
+/// A runsc on which a sandbox ran, slept and woke.
+async fn prepare_gvisor(
+    config: &Config,
+    paths: &Paths,
+    progress: Listener<'_>,
+) -> Result<wakeful_lifecycle::RuntimeInfo, Error> {
+    const STEP: &str = "gVisor";
+    let tell = |line| progress(Progress { step: STEP, fraction: None, line: Some(line) });
+    if config.gvisor.binary.is_none() {
+        let data = paths.data.clone();
+        // It asks a program for its version.
+        let there = tokio::task::spawn_blocking(move || wakeful_driver_gvisor::find_runsc(&data, None).is_ok()).await;
+        if !there.unwrap_or_default() {
+            tell("getting runsc");
+            wakeful_driver_gvisor::fetch(&paths.data).await.map_err(Error::Runsc)?;
+        }
+    }
+    tell("trying whether a sandbox runs, sleeps and wakes");
+    let gvisor = Gvisor::open(gvisor_config(config, &paths.data, &paths.run)).await.map_err(Error::Gvisor)?;
+    Ok(runtimes::opened(&gvisor))
 }
 
 fn source(name: &str, made: Made) -> Result<(String, TemplateSource), Error> {
@@ -211,9 +294,10 @@ async fn build(
         Err(error) => return Err(error.into()),
     };
     wired.lifecycle.warm_up();
+    let begun_from = if config.runtime == RuntimeChoice::Gvisor { "tree" } else { "golden snapshot" };
     let mut built = Ok(());
     for (name, source) in templates {
-        built = ensure(&wired.lifecycle, &name, source, progress).await;
+        built = ensure(&wired.lifecycle, &name, source, begun_from, progress).await;
         if built.is_err() {
             break;
         }
@@ -228,6 +312,7 @@ async fn ensure(
     lifecycle: &Lifecycle,
     name: &str,
     source: TemplateSource,
+    begun_from: &str,
     progress: Listener<'_>,
 ) -> Result<(), Error> {
     let failed = |source| Error::Template { name: name.to_owned(), source };
@@ -237,9 +322,9 @@ async fn ensure(
         Err(error) => return Err(failed(error)),
     };
     match there {
-        // A new engine, kernel or agent wants a new golden snapshot.
+        // A new engine, kernel or agent wants a new golden snapshot, and another runtime what its sandboxes begin from.
         Some(TemplateStatus::Ready) => {
-            let step = format!("template {name}: golden snapshot");
+            let step = format!("template {name}: {begun_from}");
             progress(Progress { step: &step, fraction: None, line: None });
             return lifecycle.prepare_template(DEFAULT_TENANT, name).await.map_err(failed);
         }

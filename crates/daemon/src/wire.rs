@@ -1,22 +1,25 @@
 //! Chooses implementations and introduces them to each other.
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use wakeful_driver::Driver;
-use wakeful_driver_qemu::{Qemu, QemuConfig};
-use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Network, PoolOptions, Pressure, Registry, Runtime, RuntimeInfo};
+use tokio_util::task::TaskTracker;
+use wakeful_lifecycle::{Defaults, Layout, Lifecycle, Network, PoolOptions, Pressure, Registry, Runtime as _};
 use wakeful_names::Upstream;
 use wakeful_store::SqliteStore;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, RuntimeChoice};
 use crate::paths::{self, Lock, Paths};
+use crate::runtimes::{GVISOR, Runtimes};
 
 /// How long all configured resolvers together may take.
 const DNS: Duration = Duration::from_secs(5);
+/// How long a start waits to hear which runtime it will be. What was found before is there sooner; what has to be tried
+/// first is not waited for.
+const SOON: Duration = Duration::from_millis(500);
+/// How long a try that is under way may take at the end.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// Why the parts could not be put together.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +50,16 @@ pub struct Wired {
     /// Held for as long as the directory is ours.
     pub lock: Lock,
     store: Arc<SqliteStore>,
+    tasks: TaskTracker,
 }
 
 impl Wired {
     /// Closes the store and gives the directory up. Drain first.
     pub async fn close(self) {
+        self.tasks.close();
+        if tokio::time::timeout(GRACE, self.tasks.wait()).await.is_err() {
+            tracing::warn!("a runtime was still being tried");
+        }
         self.store.close().await;
     }
 }
@@ -100,11 +108,16 @@ impl Taken {
     /// # Errors
     /// If what is committed cannot be read.
     pub async fn bring_up(self, config: &Config) -> Result<Wired, Error> {
-        let network = network(config, &self.paths).await;
+        if config.runtime == RuntimeChoice::Firecracker {
+            return Err(Error::Unsupported("runtime firecracker: only qemu and gvisor are there yet".into()));
+        }
+        let (runtimes, tasks) = (Arc::new(Runtimes::new(config, &self.paths)), TaskTracker::new());
+        let kind = card_kind(&runtimes, &tasks).await;
+        let network = network(config, &self.paths, kind).await;
         let lifecycle = Lifecycle::start(wakeful_lifecycle::Config {
             layout: Layout::new(self.paths.data.clone(), self.paths.run.clone()),
             store: Arc::clone(&self.store) as Arc<_>,
-            runtime: Arc::new(Runtimes::new(config, &self.paths)?),
+            runtime: runtimes,
             defaults: defaults(config),
             network: network.clone(),
             builds: config::build_settings(&config.builds, &config.registries),
@@ -122,7 +135,7 @@ impl Taken {
                 return Err(error.into());
             }
         };
-        Ok(Wired { lifecycle, lock: self.lock, store: self.store })
+        Ok(Wired { lifecycle, lock: self.lock, store: self.store, tasks })
     }
 
     /// Closes the store and gives the directory up.
@@ -146,8 +159,19 @@ pub(crate) fn network_tag(paths: &Paths) -> String {
     paths.run.file_name().map(|name| name.to_string_lossy().chars().take(5).collect()).unwrap_or_default()
 }
 
+/// The kind of slots that will be asked for first: that of the default runtime. A guess costs two idle slots.
+async fn card_kind(runtimes: &Arc<Runtimes>, tasks: &TaskTracker) -> wakeful_net::Kind {
+    let finding = Arc::clone(runtimes);
+    let finding = tasks.spawn(async move { finding.default().await });
+    match tokio::time::timeout(SOON, finding).await {
+        Ok(Ok(Ok(name))) if name == GVISOR => wakeful_net::Kind::Veth,
+        // It goes on, and whoever needs a runtime first waits for it and is told what was wrong.
+        _ => wakeful_net::Kind::Tap,
+    }
+}
+
 /// The guests' network. A host that cannot have one runs sandboxes without.
-async fn network(config: &Config, paths: &Paths) -> Option<Network> {
+async fn network(config: &Config, paths: &Paths, kind: wakeful_net::Kind) -> Option<Network> {
     let given = &config.network;
     let ranges = given.allow_private.iter().filter_map(|text| text.parse().ok());
     let options = wakeful_net::Options {
@@ -156,7 +180,7 @@ async fn network(config: &Config, paths: &Paths) -> Option<Network> {
         pool: given.pool.parse().ok(),
         allow_private: ranges.collect(),
         ready: given.ready,
-        kind: wakeful_net::Kind::Tap,
+        kind,
         limits: wakeful_net::Limits {
             bytes_per_second_up: given.up_bytes_per_second,
             bytes_per_second_down: given.down_bytes_per_second,
@@ -172,21 +196,6 @@ async fn network(config: &Config, paths: &Paths) -> Option<Network> {
             tracing::warn!(%error, "guests have no network");
             None
         }
-    }
-}
-
-/// How the QEMU driver is told where things are.
-pub(crate) fn qemu_config(config: &Config, data: &Path, run: &Path) -> QemuConfig {
-    QemuConfig {
-        binary: config.qemu.binary.clone(),
-        accel: match config.qemu.accel {
-            config::Accel::Auto => wakeful_driver_qemu::Accel::Auto,
-            config::Accel::Kvm => wakeful_driver_qemu::Accel::Kvm,
-            config::Accel::Tcg => wakeful_driver_qemu::Accel::Tcg,
-        },
-        kernel: config.qemu.kernel.clone(),
-        io_bytes_per_second: config.qemu.io_bytes_per_second,
-        ..QemuConfig::new(data, run)
     }
 }
 
@@ -243,50 +252,4 @@ fn host_memory_mb() -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib / 1024)
-}
-
-/// The runtimes of this host; QEMU is the one that there is.
-struct Runtimes {
-    qemu: QemuConfig,
-    known: Mutex<Vec<RuntimeInfo>>,
-}
-
-impl Runtimes {
-    fn new(config: &Config, paths: &Paths) -> Result<Self, Error> {
-        match config.runtime {
-            config::RuntimeChoice::Auto | config::RuntimeChoice::Qemu => {}
-            other => return Err(Error::Unsupported(format!("runtime {}: only qemu is there yet", other.as_str()))),
-        }
-        Ok(Self { qemu: qemu_config(config, &paths.data, &paths.run), known: Mutex::default() })
-    }
-}
-
-#[async_trait]
-impl Runtime for Runtimes {
-    async fn open(&self) -> Result<Arc<dyn Driver>, wakeful_driver::Error> {
-        let opened = Qemu::open(self.qemu.clone()).await;
-        let found = match &opened {
-            Ok(qemu) => qemu.runtimes().to_vec(),
-            Err(_) => Qemu::survey(&self.qemu).await,
-        };
-        *self.known.lock().expect("no panic while it is held") = found.into_iter().map(in_our_words).collect();
-        Ok(Arc::new(opened?))
-    }
-
-    fn known(&self) -> Vec<RuntimeInfo> {
-        self.known.lock().expect("no panic while it is held").clone()
-    }
-}
-
-/// What the driver knows of this host, in the words of the API.
-pub(crate) fn in_our_words(found: wakeful_driver_qemu::Runtime) -> RuntimeInfo {
-    RuntimeInfo {
-        name: found.name,
-        accel: found.accel,
-        available: found.available,
-        reason: found.reason,
-        fix: found.fix,
-        version: found.version,
-        probed_at: found.probed_at.and_then(|at| at.parse().ok()),
-    }
 }

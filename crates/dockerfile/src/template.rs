@@ -47,6 +47,8 @@ pub struct TemplateFile {
     pub user: Option<String>,
     /// The working directory, over the image's own.
     pub workdir: Option<String>,
+    /// The runtime of sandboxes that do not say.
+    pub runtime: Option<String>,
 }
 
 /// `[egress]`.

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Du
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wakeful_driver::Exit;
 use wakeful_guest_proto::contact::{self, Reader, Repair};
-use wakeful_guest_proto::control::{self, Busy, Grown, QuiesceAnswer, RestoreAnswer};
+use wakeful_guest_proto::control::{self, Busy, Grown, Obstacles, QuiesceAnswer, RestoreAnswer};
 use wakeful_guest_proto::hello::{self, Hello, Scanner, Side};
 
 use crate::host::{Host, Point};
@@ -147,6 +147,7 @@ fn answer_to(host: &Host, process: &Arc<Process>, request: &Request<Incoming>) -
     let (status, text) = match (request.method(), request.uri().path()) {
         (&Method::POST, control::QUIESCE) => json(&QuiesceAnswer { synced: true }),
         (&Method::GET, control::BUSY) => json(&Busy::default()),
+        (&Method::GET, control::OBSTACLES) => json(&Obstacles { obstacles: host.held_by(&process.name) }),
         (&Method::POST, control::GROW) => json(&Grown { bytes: u64::from(process.grow()) << 20 }),
         (&Method::POST, control::POWEROFF) => {
             let process = Arc::clone(process);

@@ -126,6 +126,7 @@ impl Engine for SimEngine {
             self.host.pass(Point::Save, doing).await?;
             if !self.process.is_stopped() {
                 self.host.wrong(format!("{} was saved while it ran", self.process.name));
+                return Err(Error::Refused { doing, answer: "it is running".into() });
             }
             let disk_mb = self.process.disk().told_mb;
             let saved = Saved { number: self.host.number(), memory: self.process.memory(), disk_mb };

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use wakeful_driver::{Error, Exit};
+use wakeful_guest_proto::control::Obstacle;
 
 use crate::process::{Disk, Memory, Process};
 
@@ -56,6 +57,12 @@ pub struct Host {
     /// Images whose memory has run on: loading one would corrupt files.
     spoiled: Mutex<HashSet<u64>>,
     wrongs: Mutex<Vec<String>>,
+    /// What guests hold that no image keeps, by the names of their engines.
+    obstacles: Mutex<HashMap<String, Vec<Obstacle>>>,
+    /// How often guests were asked for that.
+    looks: AtomicU64,
+    /// What engines were last launched over.
+    bases: Mutex<HashMap<String, PathBuf>>,
     numbers: AtomicU64,
 }
 
@@ -75,6 +82,9 @@ impl Host {
             faults: Mutex::default(),
             spoiled: Mutex::default(),
             wrongs: Mutex::default(),
+            obstacles: Mutex::default(),
+            looks: AtomicU64::new(0),
+            bases: Mutex::default(),
             numbers: AtomicU64::new(1),
         })
     }
@@ -139,6 +149,23 @@ impl Host {
         locked(&self.processes).values().filter(|p| p.exit().is_none()).map(|p| p.name.clone()).collect()
     }
 
+    /// From now on the guest of this engine holds these; nothing, if none are given.
+    pub fn obstruct(&self, name: &str, held: Vec<Obstacle>) {
+        locked(&self.obstacles).insert(name.to_owned(), held);
+    }
+
+    /// How often guests were asked what they hold.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// What the engine of this name was last launched over.
+    #[must_use]
+    pub fn base(&self, name: &str) -> Option<PathBuf> {
+        locked(&self.bases).get(name).cloned()
+    }
+
     /// What should never have been done, since this was last asked.
     #[must_use]
     pub fn wrongs(&self) -> Vec<String> {
@@ -154,6 +181,15 @@ impl Host {
 
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
+    }
+
+    pub(crate) fn note_base(&self, name: &str, base: &Path) {
+        locked(&self.bases).insert(name.to_owned(), base.to_owned());
+    }
+
+    pub(crate) fn held_by(&self, name: &str) -> Vec<Obstacle> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        locked(&self.obstacles).get(name).cloned().unwrap_or_default()
     }
 
     pub(crate) fn number(&self) -> u64 {

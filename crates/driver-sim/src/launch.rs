@@ -15,17 +15,16 @@ use crate::host::{Host, Point};
 use crate::process::{Life, Memory, Process};
 use crate::snapshot;
 
-const DISK: &str = "overlay.ext4";
-
 /// A daemon's way to the engines of a [`Host`].
 pub struct SimDriver {
     host: Arc<Host>,
     capabilities: Capabilities,
     info: EngineInfo,
+    disk: &'static str,
 }
 
 impl SimDriver {
-    /// A new one, as every start of a daemon has.
+    /// A new one, as every start of a daemon has: runtime `sim`.
     #[must_use]
     pub fn new(host: Arc<Host>) -> Self {
         let capabilities = Capabilities {
@@ -52,7 +51,29 @@ impl SimDriver {
             key: "sim-1".into(),
             golden_key: "sim-1".into(),
         };
-        Self { host, capabilities, info }
+        Self { host, capabilities, info, disk: "overlay.ext4" }
+    }
+
+    /// Another runtime on the same host, which differs in all that a lifecycle asks about: no golden snapshots, directories
+    /// instead of images, no limits of disks, and guests that can hold what no image keeps.
+    #[must_use]
+    pub fn plain(host: Arc<Host>, name: &str) -> Self {
+        let usual = Self::new(host);
+        let capabilities = Capabilities {
+            isolation: Isolation::UserKernel,
+            cancel: Cancel::ResetsConnections,
+            dirty_pages: false,
+            disk: DiskKind::Directory,
+            outside_tcp: OutsideTcp::Dropped,
+            card: CardKind::Veth,
+            golden: false,
+            obstacles: true,
+            io_limits: false,
+            ..usual.capabilities
+        };
+        let key = format!("{name}-1");
+        let info = EngineInfo { runtime: name.to_owned(), key: key.clone(), golden_key: key, ..usual.info };
+        Self { capabilities, info, disk: "disk.ext4", ..usual }
     }
 
     fn engine_of(&self, process: Arc<Process>) -> Arc<dyn Engine> {
@@ -64,21 +85,21 @@ impl SimDriver {
         let mut disk_mb = machine.disk_mb;
         let (base, memory, life, loaded) = match source {
             Source::Golden { secret } | Source::First { secret } => {
-                make_disk(&place.data)?;
+                make_disk(&place.data.join(self.disk))?;
                 (None, fresh(*secret), Life::Running, None)
             }
             Source::Boot { secret } => {
-                find_disk(&place.data)?;
+                find_disk(&place.data.join(self.disk))?;
                 (None, fresh(*secret), Life::Running, None)
             }
             Source::Clone { golden, image } => {
                 let saved = snapshot::read(golden, &place.data, &self.info.key, image)?;
-                make_disk(&place.data)?;
+                make_disk(&place.data.join(self.disk))?;
                 (Some(MemoryBase::Golden(golden.to_path_buf())), fresh(saved.memory.secret), Life::Stopped, None)
             }
             Source::Wake { checkpoint, image } => {
                 let saved = snapshot::read(checkpoint, &place.data, &self.info.key, image)?;
-                find_disk(&place.data)?;
+                find_disk(&place.data.join(self.disk))?;
                 if self.host.is_spoiled(saved.number) {
                     self.host.wrong(format!("{} was loaded from memory that has run on", place.name));
                 }
@@ -90,12 +111,12 @@ impl SimDriver {
     }
 }
 
-fn make_disk(data: &Path) -> Result<(), Error> {
-    std::fs::write(data.join(DISK), "disk").map_err(|source| Error::io("make a disk", source))
+fn make_disk(disk: &Path) -> Result<(), Error> {
+    std::fs::write(disk, "disk").map_err(|source| Error::io("make a disk", source))
 }
 
-fn find_disk(data: &Path) -> Result<(), Error> {
-    std::fs::metadata(data.join(DISK)).map(drop).map_err(|source| Error::io("find the disk", source))
+fn find_disk(disk: &Path) -> Result<(), Error> {
+    std::fs::metadata(disk).map(drop).map_err(|source| Error::io("find the disk", source))
 }
 
 fn killed() -> Exit {
@@ -119,16 +140,24 @@ impl Driver for SimDriver {
         &self.info
     }
 
+    fn disk_file(&self) -> &'static str {
+        self.disk
+    }
+
     async fn launch(
         &self,
         place: &Place,
         machine: Machine,
-        _base: &Path,
+        base: &Path,
         _card: Card,
         source: Source<'_>,
     ) -> Result<Arc<dyn Engine>, Error> {
         let doing = "launch";
         self.host.pass(Point::Launch, doing).await?;
+        if matches!(source, Source::Golden { .. } | Source::Clone { .. }) && !self.capabilities.golden {
+            self.host.wrong(format!("{} was to be a golden snapshot, or one's clone", place.name));
+        }
+        self.host.note_base(&place.name, base);
         let process = Arc::new(self.prepare(place, machine, &source)?);
         std::fs::create_dir_all(&place.run).map_err(|source| Error::io("make a run directory", source))?;
         self.host.add(&place.run, Arc::clone(&process));
@@ -165,7 +194,7 @@ impl Driver for SimDriver {
 
     async fn copy(&self, part: Part, from: &Path, to: &Path) -> Result<(), Error> {
         let name = match part {
-            Part::Disk => DISK,
+            Part::Disk => self.disk,
             Part::Memory => snapshot::BASE,
         };
         std::fs::copy(from.join(name), to.join(name)).map(drop).map_err(|source| Error::io("copy", source))

@@ -22,3 +22,4 @@ mod snapshot;
 pub use host::{Fault, Host, Point};
 pub use launch::SimDriver;
 pub use process::{Disk, Memory};
+pub use wakeful_guest_proto::control::{Obstacle, ObstacleKind};

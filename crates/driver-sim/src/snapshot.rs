@@ -54,6 +54,10 @@ pub(crate) fn read(dir: &Path, data: &Path, engine: &str, image: &Image) -> Resu
     }
     let mut saved = None;
     for file in &image.files {
+        let meta = std::fs::symlink_metadata(dir.join(&file.name)).map_err(|error| damaged(&file.name, &error))?;
+        if !meta.is_file() || meta.len() != file.bytes {
+            return Err(damaged(&file.name, &"it is no file of this length"));
+        }
         let text = head(&dir.join(&file.name)).map_err(|error| damaged(&file.name, &error))?;
         if blake3::hash(&text).to_hex().as_str() != file.digest {
             return Err(damaged(&file.name, &"its digest is another"));

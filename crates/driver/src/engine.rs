@@ -145,6 +145,9 @@ pub trait Driver: Send + Sync {
     /// Which engine new sandboxes get.
     fn engine(&self) -> &EngineInfo;
 
+    /// The name of a sandbox's own disk in `place.data`, and in every directory that it is copied to.
+    fn disk_file(&self) -> &'static str;
+
     /// Starts an engine in `place`, over the read-only root file system `base` (a file or a directory, as
     /// [`Capabilities::disk`] says), with its network card plugged into `card`.
     ///

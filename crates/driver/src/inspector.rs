@@ -30,6 +30,9 @@ pub struct Stray {
 /// for it, and looking changes nothing.
 #[async_trait]
 pub trait Inspector: Send + Sync {
+    /// As [`Driver::disk_file`](crate::Driver::disk_file).
+    fn disk_file(&self) -> &'static str;
+
     /// Reads everything that an image consists of, bulk and own memory base (in `data`) too, and compares it with its
     /// account. Of a golden snapshot that it stands on only the length: that one has an account of its own.
     ///

@@ -31,7 +31,7 @@ pub enum Error {
     /// One step of the build failed.
     #[error("{step} failed: {detail}")]
     Step {
-        /// Which one: `check`, `bootstrap`, `image`, `digest`.
+        /// Which one: `check`, `bootstrap`, `image`, `digest`, `tree`.
         step: &'static str,
         /// What it said last.
         detail: String,

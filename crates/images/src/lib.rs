@@ -2,7 +2,8 @@
 //!
 //! A template begins as a list of Debian packages, or as a directory that somebody else fills ([`Draft`]: the layers of an
 //! image, the tree of a sandbox), and ends as one ext4 image that every sandbox of it shares, named by
-//! the digest of its bytes. Nothing is mounted on the host: `mke2fs -d` fills the image from a directory, and what
+//! the digest of its bytes. For engines that take none it is a directory beside it too ([`ensure_tree`]). Nothing is mounted
+//! where the host sees it: `mke2fs -d` fills the image from a directory, and what
 //! mmdebstrap mounts lives in a mount and pid namespace of its own, which ends with it.
 //!
 //! ```text
@@ -23,6 +24,7 @@ mod error;
 mod ext4;
 mod log;
 mod spec;
+mod tree;
 mod workplace;
 
 pub use build::{Places, build};
@@ -32,4 +34,5 @@ pub use error::Error;
 pub use ext4::is_intact;
 pub use log::{Event, Log};
 pub use spec::{DEBIAN_ENV, DebianSpec};
+pub use tree::{ensure_tree, half_made_trees, tree_of};
 pub use workplace::clear_leftovers;

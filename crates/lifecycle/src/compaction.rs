@@ -83,7 +83,7 @@ impl Compaction {
 }
 
 async fn fold(inner: &Inner, row: &Sandbox, checkpoint: &Checkpoint) -> Result<Checkpoint, Error> {
-    let driver = inner.driver().await?;
+    let driver = inner.driver_of(row).await?;
     let dir = inner.layout.checkpoint(&row.id, checkpoint.generation);
     let image = driver.compact(&inner.layout.place(&row.id), &dir, &checkpoint.image).await?;
     point(Point::CompactFolded);

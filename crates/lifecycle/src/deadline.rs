@@ -16,8 +16,9 @@ pub(crate) struct Deadline {
     pub(crate) cause: Cause,
 }
 
-/// The earliest deadline of a sandbox that nobody uses (`unused`) or somebody does, where one may run for `most` on end.
-pub(crate) fn next(row: &Sandbox, unused: bool, most: Option<Duration>) -> Option<Deadline> {
+/// The earliest deadline of a sandbox that nobody uses (`unused`) or somebody does, where one may run for `most` on end, and
+/// this one cannot sleep before `awake_until`.
+pub(crate) fn next(row: &Sandbox, unused: bool, most: Option<Duration>, awake_until: Timestamp) -> Option<Deadline> {
     let policy = &row.policy;
     let running = row.state == State::Running;
     let lease = policy.expires_at.and_then(|at| match policy.on_expiry {
@@ -37,7 +38,11 @@ pub(crate) fn next(row: &Sandbox, unused: bool, most: Option<Duration>) -> Optio
         fact: Fact::IdleElapsed,
         cause: Cause::Timeout,
     });
-    let due = [lease, hard, idle, tired].into_iter().flatten().min_by_key(|deadline| deadline.at);
+    let later = |due: Deadline| match due.fact {
+        Fact::IdleElapsed => Deadline { at: due.at.max(awake_until), ..due },
+        _ => due,
+    };
+    let due = [lease, hard, idle, tired].into_iter().flatten().map(later).min_by_key(|deadline| deadline.at);
     due.filter(|_| row.state != State::Destroyed)
 }
 
@@ -105,7 +110,7 @@ pub(crate) mod tests {
     #[test]
     fn a_lease_counts_in_every_state_but_the_last() {
         for state in State::ALL {
-            let found = next(&row(state, |policy| policy.expires_at = Some(at(7))), true, None);
+            let found = next(&row(state, |policy| policy.expires_at = Some(at(7))), true, None, Timestamp::MIN);
             let lease = Deadline { at: at(7), fact: Fact::LeaseEnded, cause: Cause::Timeout };
             assert_eq!(found, (state != State::Destroyed).then_some(lease), "{state:?}");
         }
@@ -115,9 +120,9 @@ pub(crate) mod tests {
     fn idleness_counts_only_while_it_runs_and_nobody_uses_it() {
         let idle = |policy: &mut Policy| policy.idle_timeout = Some(SignedDuration::from_secs(10));
         let due = Deadline { at: at(110), fact: Fact::IdleElapsed, cause: Cause::Idle };
-        assert_eq!(next(&row(State::Running, idle), true, None), Some(due));
-        assert_eq!(next(&row(State::Running, idle), false, None), None);
-        assert_eq!(next(&row(State::Suspended(Memory::Kept), idle), true, None), None);
+        assert_eq!(next(&row(State::Running, idle), true, None, Timestamp::MIN), Some(due));
+        assert_eq!(next(&row(State::Running, idle), false, None, Timestamp::MIN), None);
+        assert_eq!(next(&row(State::Suspended(Memory::Kept), idle), true, None, Timestamp::MIN), None);
     }
 
     #[test]
@@ -126,12 +131,12 @@ pub(crate) mod tests {
         let mut running = row(State::Running, |_| ());
         running.started_at = Some(at(200));
         let tired = Deadline { at: at(250), fact: Fact::IdleElapsed, cause: Cause::Timeout };
-        assert_eq!(next(&running, false, most), Some(tired), "also while it is used");
-        assert_eq!(next(&running, false, None), None);
+        assert_eq!(next(&running, false, most, Timestamp::MIN), Some(tired), "also while it is used");
+        assert_eq!(next(&running, false, None, Timestamp::MIN), None);
         running.started_at = Some(at(240));
-        assert_eq!(next(&running, true, most).map(|due| due.at), Some(at(290)));
+        assert_eq!(next(&running, true, most, Timestamp::MIN).map(|due| due.at), Some(at(290)));
         running.state = State::Suspended(Memory::Kept);
-        assert_eq!(next(&running, true, most), None);
+        assert_eq!(next(&running, true, most, Timestamp::MIN), None);
     }
 
     #[test]
@@ -143,8 +148,19 @@ pub(crate) mod tests {
             policy.hard_expires_at = Some(at(300));
         };
         let lease = Deadline { at: at(105), fact: Fact::IdleElapsed, cause: Cause::Timeout };
-        assert_eq!(next(&row(State::Running, all), true, None), Some(lease));
+        assert_eq!(next(&row(State::Running, all), true, None, Timestamp::MIN), Some(lease));
         let hard = Deadline { at: at(300), fact: Fact::LeaseEnded, cause: Cause::HardTtl };
-        assert_eq!(next(&row(State::Suspended(Memory::Spent), all), true, None), Some(hard));
+        assert_eq!(next(&row(State::Suspended(Memory::Spent), all), true, None, Timestamp::MIN), Some(hard));
+    }
+
+    #[test]
+    fn one_that_cannot_sleep_still_ends_in_time() {
+        let both = |policy: &mut Policy| {
+            policy.idle_timeout = Some(SignedDuration::from_secs(10));
+            policy.hard_expires_at = Some(at(300));
+        };
+        let due = |awake_until| next(&row(State::Running, both), true, None, at(awake_until));
+        assert_eq!(due(200), Some(Deadline { at: at(200), fact: Fact::IdleElapsed, cause: Cause::Idle }));
+        assert_eq!(due(900), Some(Deadline { at: at(300), fact: Fact::LeaseEnded, cause: Cause::HardTtl }));
     }
 }

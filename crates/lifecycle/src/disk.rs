@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use tracing::{info, warn};
-use wakeful_driver::Engine;
+use wakeful_driver::{Driver, Engine};
 use wakeful_guest_client::Guest;
 use wakeful_model::{Code, Sandbox, Size, State};
 
@@ -28,8 +28,9 @@ pub(crate) enum Follows {
 
 /// Before the first thing that the guest does for anybody: its limits, and a disk that has grown since it last ran. Memory is
 /// loaded and stopped by then; a boot has come to its agent, which is nobody's work and must not take the longer for them.
-pub(crate) async fn prepare(engine: &Arc<dyn Engine>, row: &Sandbox) -> Result<Follows, Error> {
-    if row.io.any() {
+pub(crate) async fn prepare(driver: &dyn Driver, engine: &Arc<dyn Engine>, row: &Sandbox) -> Result<Follows, Error> {
+    // Where they cannot be had, no sandbox has any: its create was refused.
+    if row.io.any() && driver.capabilities().io_limits {
         engine.limit_io(row.io).await?;
     }
     if engine.disk_mb() >= row.disk_mb {

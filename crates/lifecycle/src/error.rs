@@ -155,6 +155,14 @@ pub enum Error {
         /// Why.
         detail: String,
     },
+    /// Something in it cannot be kept by any image of its engine. It was not touched.
+    #[error("{id} cannot be stopped with its memory: {detail}")]
+    NotSuspendable {
+        /// The sandbox.
+        id: SandboxId,
+        /// Which process holds what.
+        detail: String,
+    },
     /// The host's disk is full.
     #[error("the host's disk is full; {id} runs on")]
     DiskFull {
@@ -242,6 +250,7 @@ impl Error {
             Self::NotEphemeral(_) => Code::NotEphemeral,
             Self::NotSuspended { .. } => Code::NotSuspended,
             Self::NotReady { .. } => Code::NotReady,
+            Self::NotSuspendable { .. } => Code::NotSuspendable,
             Self::SuspendedDuringExec { .. } => Code::SuspendedDuringExec,
             Self::Failed { .. } => Code::SandboxFailed,
             Self::Unresponsive { .. } => Code::GuestUnresponsive,
@@ -284,6 +293,7 @@ impl Error {
             | Self::Refused { .. }
             | Self::NotEphemeral(_)
             | Self::NotSuspended { .. }
+            | Self::NotSuspendable { .. }
             | Self::IdempotencyMismatch
             | Self::SuspendedDuringExec { .. }
             | Self::Failed { .. } => Kind::Conflict,
@@ -324,6 +334,7 @@ impl Error {
             }
             Self::SuspendedDuringExec { id, .. } => Some(format!("POST /v1/sandboxes/{id}/wake, or any call on it")),
             Self::NotSuspended { id, state: "running" } => Some(format!("POST /v1/sandboxes/{id}/suspend first")),
+            Self::NotSuspendable { .. } => Some("close it, or suspend with memory: false".into()),
             Self::TemplateNotFound(_) => Some("GET /v1/templates lists what there is".into()),
             Self::SnapshotNotFound(_) => Some("GET /v1/snapshots lists what there is".into()),
             Self::SharedTemplate(_) => Some("a template of your own may have the same name".into()),

@@ -39,12 +39,17 @@ pub(crate) struct Golden {
     pub(crate) dir: PathBuf,
     pub(crate) image: Image,
     pub(crate) secret: [u8; 32],
+    /// The runtime that made it; older ones do not say.
+    pub(crate) runtime: Option<String>,
 }
 
 /// What `manifest.json` keeps.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     image: Image,
+    /// Whose it is; older ones do not say.
+    #[serde(default)]
+    runtime: Option<String>,
     /// Known to every clone until its first contact, where it is rotated.
     secret: [u8; 32],
 }
@@ -99,7 +104,8 @@ impl Inner {
                     return Ok::<_, Error>(Arc::new(golden));
                 }
                 let began = Instant::now();
-                let golden = self.make_golden(driver, &dir, &self.layout.base(base), user, workdir, machine).await?;
+                let base = self.base_for(&**driver, base).await?;
+                let golden = self.make_golden(driver, &dir, &base, user, workdir, machine).await?;
                 info!(template_id = %template, %machine, took_ms = began.elapsed().as_millis(), "golden snapshot made");
                 Ok(Arc::new(golden))
             })
@@ -137,14 +143,15 @@ impl Inner {
         let result = match (saved, reaped) {
             (Ok(image), Ok(())) => {
                 let (from, to) = (temporary.clone(), dir.to_owned());
-                let manifest = Manifest { image: image.clone(), secret };
+                let runtime = Some(driver.engine().runtime.clone());
+                let manifest = Manifest { image: image.clone(), runtime: runtime.clone(), secret };
                 let text = serde_json::to_vec_pretty(&manifest).expect("plain data");
                 files::blocking("publish the golden snapshot", move || {
                     files::write_new(&from.join("manifest.json"), &text)?;
                     files::publish_dir(&from, &to)
                 })
                 .await
-                .map(|()| Golden { dir: dir.to_owned(), image, secret })
+                .map(|()| Golden { dir: dir.to_owned(), image, secret, runtime })
             }
             (Err(error), _) => Err(error),
             (Ok(_), Err(error)) => Err(error.into()),
@@ -210,7 +217,12 @@ pub(crate) async fn read(dir: &Path) -> Result<Option<Golden>, Error> {
     })
     .await?;
     let Some(text) = text else { return Ok(None) };
-    let manifest: Manifest = serde_json::from_slice(&text)
+    let Manifest { image, runtime, secret } = serde_json::from_slice(&text)
         .map_err(|error| Error::Internal(format!("{} cannot be read: {error}", dir.join("manifest.json").display())))?;
-    Ok(Some(Golden { dir: dir.to_owned(), image: manifest.image, secret: manifest.secret }))
+    Ok(Some(Golden { dir: dir.to_owned(), image, secret, runtime }))
+}
+
+/// The runtime of the one in this directory, if it says. Blocks.
+pub(crate) fn runtime_of(dir: &Path) -> Option<String> {
+    serde_json::from_slice::<Manifest>(&std::fs::read(dir.join("manifest.json")).ok()?).ok()?.runtime
 }

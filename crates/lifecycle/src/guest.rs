@@ -62,14 +62,17 @@ async fn or_ended(
     engine: &Arc<dyn Engine>,
     work: impl Future<Output = Result<Guest, Error>>,
 ) -> Result<Guest, Error> {
-    tokio::select! {
+    let output = tokio::select! {
         biased;
-        exit = engine.exited() => Err(Error::Failed {
-            id: id.clone(),
-            detail: format!("the engine ended before its agent answered: {}", exit.output.trim()),
-        }),
-        guest = work => guest,
-    }
+        exit = engine.exited() => exit.output,
+        // Whoever sees its end first.
+        guest = work => match guest {
+            Err(Error::Driver(wakeful_driver::Error::Ended { output, .. })) => output,
+            other => return other,
+        },
+    };
+    let detail = format!("the engine ended before its agent answered: {}", output.trim());
+    Err(Error::Failed { id: id.clone(), detail })
 }
 
 async fn keep_trying(

@@ -5,12 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Serialize;
-use tokio::sync::{OnceCell, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
-use wakeful_driver::Driver;
 use wakeful_model::{Cause, Sandbox, SandboxId, State};
 use wakeful_store::{Filter, Store};
 
@@ -26,8 +24,10 @@ use crate::network::{Network, Uplinks};
 use crate::owner::{self, Ask, Handle, Reply};
 use crate::pool::{Pool, Repeats};
 use crate::registry::Registry;
+use crate::runtimes::{Drivers, Runtime};
 use crate::snapshots::Holds;
 use crate::templates::{BuildSettings, Builds};
+use crate::trees::Trees;
 use crate::view::{Live, SandboxView};
 use crate::witness::Witness;
 use crate::{Error, Layout, NewSandbox, busy, files, ops, recover};
@@ -71,35 +71,6 @@ pub struct Defaults {
     pub limit_disk_mb: Option<u64>,
 }
 
-/// What is known of a runtime on this host.
-#[derive(Clone, Debug, Serialize)]
-pub struct RuntimeInfo {
-    /// Its name.
-    pub name: String,
-    /// How it runs guest code.
-    pub accel: String,
-    /// Whether it can be used.
-    pub available: bool,
-    /// Why not.
-    pub reason: Option<String>,
-    /// The one command that would change that.
-    pub fix: Option<String>,
-    /// Its version.
-    pub version: Option<String>,
-    /// When that was found out.
-    pub probed_at: Option<Timestamp>,
-}
-
-/// The engines of this host. Opening can take a while (a first probe), so it is not done before someone needs it.
-#[async_trait::async_trait]
-pub trait Runtime: Send + Sync {
-    /// The driver that new sandboxes get.
-    async fn open(&self) -> Result<Arc<dyn Driver>, wakeful_driver::Error>;
-
-    /// What is known of all runtimes, without finding out more.
-    fn known(&self) -> Vec<RuntimeInfo>;
-}
-
 /// What a [`Lifecycle`] is made of.
 pub struct Config {
     /// Where files are.
@@ -125,8 +96,8 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     registry: Arc<Registry>,
     pub(crate) defaults: Defaults,
-    runtime: Arc<dyn Runtime>,
-    driver: OnceCell<Arc<dyn Driver>>,
+    pub(crate) drivers: Drivers,
+    pub(crate) trees: Trees,
     pub(crate) owners: Mutex<HashMap<SandboxId, Handle>>,
     pub(crate) goldens: Goldens,
     pub(crate) goldsmith: Goldsmith,
@@ -154,22 +125,17 @@ impl Inner {
         self.clock.now()
     }
 
-    /// The driver, opened at its first use.
-    pub(crate) async fn driver(&self) -> Result<Arc<dyn Driver>, Error> {
-        let driver = self
-            .driver
-            .get_or_try_init(|| self.runtime.open())
-            .await
-            .map_err(|error| Error::RuntimeUnavailable(error_chain(&error)))?;
-        Ok(Arc::clone(driver))
-    }
-
     /// Ends whatever runs for a sandbox and gives back what it had on the host, save its files. Fine twice.
-    pub(crate) async fn reap(&self, id: &SandboxId) -> Result<(), Error> {
-        self.driver().await?.reap(&self.layout.place(id)).await?;
+    pub(crate) async fn reap(&self, id: &SandboxId, runtime: Option<&str>) -> Result<(), Error> {
+        self.reaper(runtime).await?.reap(&self.layout.place(id)).await?;
         // After the engine, whose card it is.
         self.uplinks.unplug(id).await;
         Ok(())
+    }
+
+    /// The same for one that has a row.
+    pub(crate) async fn reap_row(&self, row: &Sandbox) -> Result<(), Error> {
+        self.reap(&row.id, Some(&row.runtime)).await
     }
 
     pub(crate) fn owner(&self, id: &SandboxId) -> Option<Handle> {
@@ -244,8 +210,8 @@ impl Lifecycle {
             store: config.store,
             registry,
             defaults: config.defaults,
-            runtime: config.runtime,
-            driver: OnceCell::new(),
+            drivers: Drivers::new(config.runtime),
+            trees: Trees::default(),
             owners: Mutex::default(),
             goldens: Goldens::default(),
             goldsmith: Goldsmith::default(),
@@ -304,8 +270,8 @@ impl Lifecycle {
         &self.inner.registry
     }
 
-    /// Opens the runtime in the background, so that the first create need not wait for it, and then removes engines and
-    /// golden snapshots that no sandbox needs any more.
+    /// Opens the default runtime in the background, so that the first create need not wait for it, and then removes engines
+    /// and golden snapshots that no sandbox needs any more.
     pub fn warm_up(&self) {
         let inner = Arc::clone(&self.inner);
         self.inner.tasks.spawn(async move {
@@ -378,10 +344,9 @@ impl Lifecycle {
                 None => Live::at_rest(row),
             })
             .collect();
-        let layout = self.inner.layout.clone();
-        let capabilities = self.capabilities();
+        let inner = Arc::clone(&self.inner);
         let views = files::blocking("look at files", move || {
-            Ok(lives.into_iter().map(|live| live.into_view(&layout, &capabilities)).collect())
+            Ok(lives.into_iter().map(|live| live.into_view(&inner)).collect())
         })
         .await?;
         Ok((views, page.next_cursor))
@@ -465,18 +430,6 @@ impl Lifecycle {
         }
     }
 
-    /// What is known of all runtimes.
-    #[must_use]
-    pub fn runtimes(&self) -> Vec<RuntimeInfo> {
-        self.inner.runtime.known()
-    }
-
-    /// The runtime that new sandboxes get, once it is open.
-    #[must_use]
-    pub fn selected_runtime(&self) -> Option<String> {
-        self.inner.driver.get().map(|driver| driver.engine().runtime.clone())
-    }
-
     /// What requests that name nothing get.
     #[must_use]
     pub fn defaults(&self) -> &Defaults {
@@ -545,17 +498,8 @@ impl Lifecycle {
                 self.inner.store.sandbox(id).await?.ok_or_else(|| Error::SandboxNotFound(id.to_string()))?,
             ),
         };
-        let layout = self.inner.layout.clone();
-        let capabilities = self.capabilities();
-        files::blocking("look at files", move || Ok(live.into_view(&layout, &capabilities))).await
-    }
-
-    fn capabilities(&self) -> Option<wakeful_driver::Capabilities> {
-        let network = self.inner.uplinks.any();
-        self.inner.driver.get().map(|driver| {
-            let can = driver.capabilities();
-            wakeful_driver::Capabilities { network: can.network && network, ..can.clone() }
-        })
+        let inner = Arc::clone(&self.inner);
+        files::blocking("look at files", move || Ok(live.into_view(&inner))).await
     }
 }
 

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
-use wakeful_driver::Card;
+use wakeful_driver::{Card, CardKind, Driver, Veth};
 use wakeful_guest_proto::card;
 use wakeful_model::{Egress, EgressMode, Rules, Sandbox, SandboxId};
 use wakeful_names::{Gate, Gatekeeper, Limits, Refused, Sockets, Upstream};
@@ -177,36 +177,39 @@ impl Uplinks {
 
     /// A slot for a sandbox that is about to run. Its rules come into force beside the start of its engine: before the
     /// guest runs, they must be [settled](Self::settled).
-    pub(crate) async fn plug(&self, row: &Sandbox) -> Result<Card, Error> {
-        self.plug_as(&row.id, &row.egress).await
+    pub(crate) async fn plug(&self, row: &Sandbox, driver: &dyn Driver) -> Result<Card, Error> {
+        self.plug_as(&row.id, &row.egress, driver).await
     }
 
     /// The same for one that has no row.
-    pub(crate) async fn plug_as(&self, id: &SandboxId, egress: &Egress) -> Result<Card, Error> {
+    pub(crate) async fn plug_as(&self, id: &SandboxId, egress: &Egress, driver: &dyn Driver) -> Result<Card, Error> {
         let Some(network) = &self.network else { return Ok(Card::Unplugged) };
         self.unplug(id).await;
         let rules = egress.rules();
-        let slot = network.slots.take(id.bare(), wakeful_net::Kind::Tap, &rules).await?;
+        let slot = network.slots.take(id.bare(), kind_for(driver), &rules).await?;
         self.plug_into(network, id, slot, rules).await
     }
 
     /// A slot for a guest that is nobody's yet: nothing leaves it, neither by itself nor by what answers its names, until it
     /// is [steered](Self::steer). Its rules are those that it will most likely have.
-    pub(crate) async fn plug_shut(&self, id: &SandboxId, likely: &Egress) -> Result<Card, Error> {
+    pub(crate) async fn plug_shut(&self, id: &SandboxId, likely: &Egress, driver: &dyn Driver) -> Result<Card, Error> {
         let Some(network) = &self.network else { return Ok(Card::Unplugged) };
         self.unplug(id).await;
-        let slot = network.slots.take_shut(id.bare(), wakeful_net::Kind::Tap, &likely.rules()).await?;
+        let slot = network.slots.take_shut(id.bare(), kind_for(driver), &likely.rules()).await?;
         let nothing = Egress { mode: EgressMode::DenyAll, ..Egress::default() };
         self.plug_into(network, id, slot, nothing.rules()).await
     }
 
     async fn plug_into(&self, network: &Network, id: &SandboxId, slot: Slot, rules: Rules) -> Result<Card, Error> {
-        let tap = slot.take_tap();
+        let card = match slot.card_namespace() {
+            Some(card) => Card::Veth(Veth { card, gateway: slot.namespace_file() }),
+            None => slot.take_tap().map_or(Card::Unplugged, Card::Tap),
+        };
         if let Err(error) = self.keep(network, id, slot.clone(), rules) {
             slot.release().await;
             return Err(Error::Io { doing: "answer a sandbox's names".to_owned(), source: error });
         }
-        Ok(tap.map_or(Card::Unplugged, Card::Tap))
+        Ok(card)
     }
 
     /// Waits until the rules of its slot are in force. If they cannot be, nothing leaves it.
@@ -353,6 +356,14 @@ impl Traffic {
 /// Whether a policy could let it through.
 fn allowable(reason: Reason) -> bool {
     matches!(reason, Reason::Policy | Reason::DeniedRange | Reason::Private | Reason::Dns | Reason::Quic)
+}
+
+/// What a slot must end in for the driver's engines.
+fn kind_for(driver: &dyn Driver) -> wakeful_net::Kind {
+    match driver.capabilities().card {
+        CardKind::Tap => wakeful_net::Kind::Tap,
+        CardKind::Veth => wakeful_net::Kind::Veth,
+    }
 }
 
 /// What a gatekeeper needs of its slot.

@@ -31,6 +31,9 @@ use wakeful_model::{
 
 /// How long an automatic operation that failed is left alone.
 const AUTOMATIC_RETRY: Duration = Duration::from_secs(10);
+/// How long a suspend that nobody asked for is put off after something in the sandbox was in its way; doubled each time.
+const FIRST_PUT_OFF: SignedDuration = SignedDuration::from_secs(30);
+const LAST_PUT_OFF: SignedDuration = SignedDuration::from_secs(600);
 /// Deadlines are looked at at least this often, so that a clock that jumps does no harm.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 /// How long a broken channel is tried again while a caller waits.
@@ -122,6 +125,18 @@ impl Plan {
     }
 }
 
+/// It should sleep, and cannot.
+struct PutOff {
+    /// Since when.
+    since: Timestamp,
+    /// What is in the way.
+    detail: String,
+    /// Not before then.
+    until: Timestamp,
+    /// How long it waits this time.
+    wait: SignedDuration,
+}
+
 /// What is under way.
 struct Operation {
     plan: Plan,
@@ -155,6 +170,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, start: Start) -> Handle {
         busy,
         touched_at: Timestamp::UNIX_EPOCH,
         quiet_until: Timestamp::UNIX_EPOCH,
+        put_off: None,
         door: asks.downgrade(),
         press: Arc::clone(&press),
         pressed_until: None,
@@ -177,6 +193,8 @@ pub(crate) struct Owner {
     touched_at: Timestamp,
     /// Automatic operations wait until then.
     quiet_until: Timestamp,
+    /// So do sleeps, for longer, if something inside is in their way.
+    put_off: Option<PutOff>,
     /// For those who have to come back.
     door: mpsc::WeakSender<(Ask, ReplyTo)>,
     press: Arc<Notify>,
@@ -359,6 +377,8 @@ impl Owner {
     async fn reconnect(&mut self) -> Result<Guest, Error> {
         let id = &self.row.id;
         let Some(engine) = &self.held.engine else {
+            // Its runtime may have been gone when the daemon started.
+            self.inner.driver_of(&self.row).await?;
             return Err(Error::Unresponsive { id: id.clone(), detail: "it has no engine".into() });
         };
         self.held.guest = None;
@@ -500,10 +520,15 @@ impl Owner {
         };
         match &result {
             Ok(()) => {
+                self.put_off = None;
                 info!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), "operation done");
             }
             Err(error) if matches!(**error, Error::CalledOff) => {
                 info!(sandbox_id = %self.row.id, op = %plan.op(), "operation called off: it is needed");
+            }
+            Err(error) if matches!(plan, Plan::Suspend { .. } | Plan::Cut(_)) && ops::obstacles::puts_off(error) => {
+                self.put_off(&plan, error);
+                info!(sandbox_id = %self.row.id, op = %plan.op(), state = self.row.state.name(), error = error_chain(&**error), "operation refused, nothing was touched");
             }
             Err(error) => {
                 self.quiet_until = self.inner.now().checked_add(AUTOMATIC_RETRY).unwrap_or(Timestamp::MAX);
@@ -546,6 +571,25 @@ impl Owner {
         }
     }
 
+    /// A sleep that nobody asked for comes later; each time longer, for whatever is in its way may stay there.
+    fn put_off(&mut self, plan: &Plan, why: &Error) {
+        let Plan::Suspend { cause, .. } = plan else { return };
+        if *cause == Cause::Api {
+            return;
+        }
+        let now = self.inner.now();
+        let (since, wait) = match &self.put_off {
+            Some(before) => (before.since, (before.wait + before.wait).min(LAST_PUT_OFF)),
+            None => (now, FIRST_PUT_OFF),
+        };
+        let detail = match why {
+            Error::NotSuspendable { detail, .. } => detail.clone(),
+            other => other.to_string(),
+        };
+        let until = now.checked_add(wait).unwrap_or(Timestamp::MAX);
+        self.put_off = Some(PutOff { since, detail, until, wait });
+    }
+
     /// Answers those whose wish the failed operation was.
     fn answer_bound(&mut self, error: &Arc<Error>) {
         let (bound, others) = std::mem::take(&mut self.waiters).into_iter().partition::<Vec<_>, _>(|w| w.bound);
@@ -557,7 +601,7 @@ impl Owner {
 
     async fn fail_after_panic(&mut self, plan: &Plan, panic: String) -> Error {
         let problem = Error::Internal(format!("{} panicked: {panic}", plan.op()));
-        if let Err(error) = self.inner.reap(&self.row.id).await {
+        if let Err(error) = self.inner.reap_row(&self.row).await {
             error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not end the engine of a failed operation");
         }
         // The panicking task may have written the row: look at it again.
@@ -580,7 +624,7 @@ impl Owner {
                 } else {
                     ("engine_ended", format!("the engine ended by itself ({status}){}", quoted(&exit.output)))
                 };
-                if let Err(error) = self.inner.reap(&self.row.id).await {
+                if let Err(error) = self.inner.reap_row(&self.row).await {
                     error!(sandbox_id = %self.row.id, error = error_chain(&error), "could not clear up after a dead engine");
                 }
                 let cause = if exit.out_of_memory {
@@ -623,11 +667,12 @@ impl Owner {
         }
         let unused = self.uses.is_empty() && self.busy.is_quiet();
         let pressed = self.pressed_until.filter(|until| unused && self.inner.now() < *until);
+        let awake_until = self.put_off.as_ref().map_or(Timestamp::MIN, |put_off| put_off.until);
         let next = match pressed {
-            Some(_) if self.row.state == State::Running => {
+            Some(_) if self.row.state == State::Running && awake_until <= self.inner.now() => {
                 Deadline { at: self.row.last_activity_at, fact: Fact::IdleElapsed, cause: Cause::Pressure }
             }
-            _ => deadline::next(&self.row, unused, self.inner.defaults.limit_awake)?,
+            _ => deadline::next(&self.row, unused, self.inner.defaults.limit_awake, awake_until)?,
         };
         Some(Deadline { at: next.at.max(self.quiet_until), ..next })
     }
@@ -683,6 +728,11 @@ impl Owner {
         if persistent && self.row.state == State::Running {
             awake_because = self.uses.awake_because();
             awake_because.extend(self.busy.awake_because(self.row.created_at));
+            awake_because.extend(self.put_off.as_ref().map(|put_off| Awake {
+                reason: AwakeReason::NotSuspendable,
+                since: put_off.since,
+                detail: Some(put_off.detail.clone()),
+            }));
             awake_because.sort_by_key(|awake| awake.since);
             if awake_because.iter().all(|awake| awake.reason == AwakeReason::RecentActivity) {
                 sleeps_at = self.row.policy.sleeps_at(self.row.last_activity_at);

@@ -10,10 +10,12 @@
 //! | `failed` | any | reaped |
 //! | any, destroying | any | destroyed |
 //! | any, being cut | any | as it was; the copy is whole and has a row, or goes |
+//! | of a runtime that cannot be used | any | as it is, until the runtime is back; it can be destroyed |
 //!
 //! Then everything that no row names is removed: engines, run directories, sandbox directories, trash.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,17 +39,17 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
     let dirs = list(inner.layout.sandboxes()).await?;
     // A machine with no sandboxes and no leftovers need not wait for its engines.
     if !rows.is_empty() || run_dirs.iter().any(|name| is_place(name)) {
-        let driver = match inner.driver().await {
-            Ok(driver) => driver,
-            Err(error) if rows.iter().all(at_rest) => return without_engines(inner, rows, &error).await,
-            Err(error) => return Err(error),
-        };
-        sweep(inner, &driver, &rows, &run_dirs).await?;
+        let drivers = open_all(inner, &rows).await;
+        // Whoever is open clears every place; without anybody all that is at rest can at least be looked at.
+        if let Err(error) = inner.reaper(None).await {
+            return if rows.iter().all(at_rest) { without_engines(inner, rows, &error).await } else { Err(error) };
+        }
+        sweep(inner, &rows, &run_dirs).await?;
         let mut recovering = tokio::task::JoinSet::new();
         for row in rows.clone() {
-            let (inner, driver) = (Arc::clone(inner), Arc::clone(&driver));
+            let (inner, driver) = (Arc::clone(inner), drivers.get(&row.runtime).cloned());
             recovering.spawn(async move {
-                let start = match one(&inner, &driver, row.clone()).await {
+                let start = match one(&inner, driver.as_ref(), row.clone()).await {
                     Ok(start) => start,
                     // One that cannot be brought up spares the others: it can be looked at, and destroyed.
                     Err(error) => {
@@ -81,14 +83,35 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), Error> {
         files::empty(&trash)
     })
     .await?;
+    if let Err(error) = inner.clear_trees().await {
+        warn!(error = error_chain(&error), "could not remove half-made trees of bases, a later sweep does");
+    }
     inner.recover_snapshots().await?;
     inner.resume_builds().await
+}
+
+/// The drivers of all sandboxes, as far as they can be opened. Those of the others sleep on until theirs is back.
+async fn open_all(inner: &Inner, rows: &[Sandbox]) -> HashMap<String, Arc<dyn Driver>> {
+    let names: BTreeSet<&str> = rows.iter().map(|row| row.runtime.as_str()).collect();
+    let mut drivers = HashMap::new();
+    for name in names {
+        match inner.drivers.named(name).await {
+            Ok(driver) => drop(drivers.insert(name.to_owned(), driver)),
+            Err(error) => {
+                warn!(
+                    runtime = name,
+                    error = error_chain(&error),
+                    "its sandboxes stay as they are until it can be used"
+                );
+            }
+        }
+    }
+    drivers
 }
 
 /// Engines and golden snapshots of earlier versions, once no checkpoint stands on them. What a running engine maps is not
 /// in its row, so nothing is forgotten while one runs; and nothing that a sleeper stands on, so that one may wake meanwhile.
 pub(crate) async fn forget_unused(inner: &Inner) -> Result<(), Error> {
-    let driver = inner.driver().await?;
     let rows = inner.store.live_sandboxes().await?;
     if !rows.iter().all(at_rest) {
         return Ok(());
@@ -97,26 +120,45 @@ pub(crate) async fn forget_unused(inner: &Inner) -> Result<(), Error> {
     let kept = inner.snapshot_images().await?;
     let images = || checkpoints.iter().flatten().map(|checkpoint| &checkpoint.image).chain(&kept);
     let engines: Vec<String> = images().map(|image| image.engine.clone()).collect();
-    driver.forget_engines(&engines).await?;
-    let mapped: HashSet<std::path::PathBuf> = images()
+    // What belongs to a runtime that is not open stays: nobody knows what it needs.
+    let mut keys = HashMap::new();
+    for driver in inner.drivers.all_opened() {
+        driver.forget_engines(&engines).await?;
+        if driver.capabilities().golden {
+            keys.insert(driver.engine().runtime.clone(), driver.engine().golden_key.clone());
+        }
+    }
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mapped: HashSet<PathBuf> = images()
         .filter_map(|image| match &image.base {
             Some(MemoryBase::Golden(dir)) => Some(dir.clone()),
             Some(MemoryBase::Own) | None => None,
         })
         .collect();
-    let (root, trash, key) = (inner.layout.golden_root(), inner.layout.trash(), driver.engine().golden_key.clone());
+    let (root, trash) = (inner.layout.golden_root(), inner.layout.trash());
     files::blocking("forget golden snapshots of earlier engines", move || {
         // golden/<template>/<machine>/<key>
         for dir in children(root).into_iter().flat_map(children).flat_map(children) {
-            let ours = format!("{key}-");
-            let stale = |name: &std::ffi::OsStr| !name.to_string_lossy().starts_with(&ours) && !is_half_made(name);
-            if dir.file_name().is_some_and(stale) && !mapped.contains(&dir) {
+            if is_outdated(&dir, &keys) && !mapped.contains(&dir) {
                 files::discard_dir(&dir, &trash)?;
             }
         }
         Ok(())
     })
     .await
+}
+
+/// Whether a golden snapshot is of none of these engines (runtimes and their keys), but of an earlier one of theirs. Blocks.
+fn is_outdated(dir: &Path, keys: &HashMap<String, String>) -> bool {
+    let Some(name) = dir.file_name().filter(|name| !is_half_made(name)) else { return false };
+    let of = |key: &String| name.to_string_lossy().starts_with(&format!("{key}-"));
+    if keys.values().any(of) {
+        return false;
+    }
+    // One that does not say is of the time when there was one runtime.
+    golden::runtime_of(dir).is_none_or(|runtime| keys.contains_key(&runtime))
 }
 
 pub(crate) fn at_rest(row: &Sandbox) -> bool {
@@ -144,11 +186,11 @@ pub(crate) fn is_half_made(name: &std::ffi::OsStr) -> bool {
     name.to_string_lossy().starts_with(golden::HALF_MADE)
 }
 
-pub(crate) fn children(dir: std::path::PathBuf) -> Vec<std::path::PathBuf> {
+pub(crate) fn children(dir: PathBuf) -> Vec<PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-async fn list(dir: std::path::PathBuf) -> Result<Vec<String>, Error> {
+async fn list(dir: PathBuf) -> Result<Vec<String>, Error> {
     files::blocking(format!("read {}", dir.display()), move || {
         files::make_private_dir(&dir)?;
         std::fs::read_dir(&dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
@@ -157,7 +199,8 @@ async fn list(dir: std::path::PathBuf) -> Result<Vec<String>, Error> {
 }
 
 /// Ends engines that no row names: golden snapshots that were being made, creates whose row never came to be.
-async fn sweep(inner: &Inner, driver: &Arc<dyn Driver>, rows: &[Sandbox], run_dirs: &[String]) -> Result<(), Error> {
+async fn sweep(inner: &Inner, rows: &[Sandbox], run_dirs: &[String]) -> Result<(), Error> {
+    let driver = inner.reaper(None).await?;
     let known: HashSet<&str> = rows.iter().map(|row| row.id.bare()).collect();
     for name in run_dirs.iter().filter(|name| is_place(name) && !known.contains(name.as_str())) {
         let run = inner.layout.run().join(name);
@@ -167,13 +210,18 @@ async fn sweep(inner: &Inner, driver: &Arc<dyn Driver>, rows: &[Sandbox], run_di
     Ok(())
 }
 
-async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Result<Start, Error> {
+async fn one(inner: &Arc<Inner>, driver: Option<&Arc<dyn Driver>>, row: Sandbox) -> Result<Start, Error> {
     let place = inner.layout.place(&row.id);
     let under_way = row.transition.as_ref().map(|transition| transition.op);
     let destroy =
         |row| Start { row, held: Held::default(), first: Some((Plan::Destroy { cause: Cause::Recovery }, None)) };
     Ok(match (row.state, under_way) {
         (State::Destroyed | State::Creating, _) | (_, Some(Op::Destroy)) => destroy(row),
+        // Its engine may run on: only its own driver can find it.
+        (State::Running, _) | (State::Suspended(Memory::Spent), Some(Op::Wake)) if driver.is_none() => {
+            warn!(sandbox_id = %row.id, runtime = row.runtime, "left as it is, since its runtime cannot be used");
+            Start { row, held: Held::default(), first: None }
+        }
         (State::Running, _) => match adopt(driver, &place, &row).await {
             Ok(held) => {
                 info!(sandbox_id = %row.id, "engine adopted");
@@ -182,7 +230,7 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
             }
             Err(reason) => {
                 warn!(sandbox_id = %row.id, reason, "engine is gone");
-                inner.reap(&row.id).await?;
+                inner.reap_row(&row).await?;
                 // Whoever was about to sleep is not ended: it is to be kept, and we may have switched it off ourselves.
                 let persistent = row.policy.mode() == Mode::Persistent || under_way == Some(Op::Suspend);
                 match inner.observe(&row.id, row.state, None, Fact::EngineMissing { persistent }) {
@@ -201,14 +249,14 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
             }
             Err(reason) => {
                 warn!(sandbox_id = %row.id, reason, "the wake under way is lost, the next one boots");
-                inner.reap(&row.id).await?;
+                inner.reap_row(&row).await?;
                 let row = settle(inner, Sandbox { checkpoint: None, ..row }, EventType::Adopted).await?;
                 ops::remove_stale_images(inner, &row).await?;
                 Start { row, held: Held::default(), first: None }
             }
         },
         (State::Suspended(_) | State::Failed(_), _) => {
-            inner.reap(&row.id).await?;
+            inner.reap_row(&row).await?;
             let row = if row.transition.is_some() { settle(inner, row, EventType::Adopted).await? } else { row };
             ops::remove_stale_images(inner, &row).await?;
             Start { row, held: Held::default(), first: None }
@@ -220,7 +268,8 @@ async fn one(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: Sandbox) -> Resu
 ///
 /// An agent that does not answer costs a running sandbox nothing: its engine is there, and the next access tries again.
 /// A wake under way must be confirmed.
-async fn adopt(driver: &Arc<dyn Driver>, place: &Place, row: &Sandbox) -> Result<Held, String> {
+async fn adopt(driver: Option<&Arc<dyn Driver>>, place: &Place, row: &Sandbox) -> Result<Held, String> {
+    let Some(driver) = driver else { return Err("its runtime cannot be used".into()) };
     let engine = match driver.adopt(place).await {
         Ok(Some(engine)) => engine,
         Ok(None) => return Err("no engine was found".into()),
@@ -228,7 +277,7 @@ async fn adopt(driver: &Arc<dyn Driver>, place: &Place, row: &Sandbox) -> Result
     };
     let waking = row.state != State::Running;
     // They are the engine's, and should be as they were.
-    let follows = match disk::prepare(&engine, row).await {
+    let follows = match disk::prepare(&**driver, &engine, row).await {
         Ok(follows) => follows,
         Err(error) if waking => return Err(error_chain(&error)),
         Err(error) => {

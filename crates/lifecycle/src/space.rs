@@ -33,7 +33,7 @@ pub struct Usage {
 }
 
 /// Blocks and length of a tree, without following links; a file with several names counts once.
-fn measure(path: &Path, seen: &mut std::collections::HashSet<(u64, u64)>) -> (u64, u64) {
+pub(crate) fn measure(path: &Path, seen: &mut std::collections::HashSet<(u64, u64)>) -> (u64, u64) {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return (0, 0) };
     if !meta.is_dir() {
         if meta.nlink() > 1 && !seen.insert((meta.dev(), meta.ino())) {

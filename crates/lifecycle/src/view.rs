@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use wakeful_driver::Capabilities;
 use wakeful_model::{Sandbox, State};
 
-use crate::{Layout, files};
+use crate::files;
+use crate::lifecycle::Inner;
 
 /// Why a sandbox is awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
@@ -20,6 +21,8 @@ pub enum AwakeReason {
     Transfer,
     /// Someone used it a moment ago.
     RecentActivity,
+    /// It should sleep, and something in it is in the way of that.
+    NotSuspendable,
 }
 
 /// One reason, with its age.
@@ -49,7 +52,7 @@ pub struct Storage {
 pub struct SandboxView {
     /// The committed row, with what is under way.
     pub row: Sandbox,
-    /// What its engine can do; `None` as long as no runtime has been opened.
+    /// What its engine can do; `None` as long as its runtime has not been opened.
     pub capabilities: Option<Capabilities>,
     /// Why it is awake; empty unless it is running and persistent.
     pub awake_because: Vec<Awake>,
@@ -73,13 +76,15 @@ impl Live {
     }
 
     /// Looks at files: not for the runtime's threads.
-    pub(crate) fn into_view(self, layout: &Layout, capabilities: &Option<Capabilities>) -> SandboxView {
+    pub(crate) fn into_view(self, inner: &Inner) -> SandboxView {
+        let layout = &inner.layout;
+        let disk = inner.drivers.opened(&self.row.runtime).map(|driver| driver.disk_file());
         let storage = match self.row.state {
             State::Destroyed => Storage::default(),
             State::Creating | State::Running | State::Suspended(_) | State::Failed(_) => {
                 let dir = layout.sandbox(&self.row.id);
                 Storage {
-                    disk_bytes: files::blocks(&dir.join("overlay.ext4")),
+                    disk_bytes: disk.map_or_else(|| all_but_memory(&dir), |disk| files::blocks(&dir.join(disk))),
                     checkpoint_bytes: files::blocks(&layout.checkpoint(&self.row.id, self.row.runtime_generation))
                         + files::blocks(&dir.join("mem.base")),
                     shared_bytes: files::blocks(&layout.base(&self.row.base)),
@@ -87,11 +92,20 @@ impl Live {
             }
         };
         SandboxView {
+            capabilities: inner.capabilities(&self.row.runtime),
             row: self.row,
-            capabilities: capabilities.clone(),
             awake_because: self.awake_because,
             sleeps_at: self.sleeps_at,
             storage,
         }
     }
+}
+
+/// Blocks of the files of a sandbox whose runtime is not open, so that nobody can tell which of them is its disk; what else
+/// lies there is small.
+fn all_but_memory(dir: &std::path::Path) -> u64 {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let files = files.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let disk = files.filter(|entry| !entry.file_name().to_string_lossy().starts_with("mem."));
+    disk.map(|entry| files::blocks(&entry.path())).sum()
 }

@@ -48,6 +48,7 @@ pub enum Code {
     NotEphemeral,
     NotRunning,
     NotSuspended,
+    NotSuspendable,
     NotWakeable,
     SandboxDestroyed,
     SandboxFailed,

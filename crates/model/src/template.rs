@@ -141,6 +141,9 @@ pub struct Asked {
     /// How long that may take, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_seconds: Option<u32>,
+    /// The runtime of sandboxes that name none, and of its build; the daemon's if it says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
 }
 
 /// Why a build failed.

@@ -35,7 +35,8 @@ fn sandbox() -> Value {
         "runtime": "qemu", "accel": "tcg",
         "capabilities": {
             "isolation": "microvm", "memory_survives_suspend": true, "fork": true, "network": true,
-            "hardware_virtualization": false
+            "hardware_virtualization": false, "cancel_resets_connections": false, "outside_tcp": "reset",
+            "dirty_pages": true, "golden_clones": true, "obstacles": false, "io_limits": true
         },
         "runtime_generation": 1, "restored_memory": null, "auto_resume": true,
         "created_at": "2026-04-05T14:30:00.000Z", "updated_at": "2026-04-05T14:30:00.107Z",
@@ -108,6 +109,7 @@ pub(super) fn entries() -> Vec<Entry> {
             Code::NotExecutable,
             Code::WorkdirNotFound,
             Code::UnknownUser,
+            Code::UnsupportedByRuntime,
         ]);
     let list = get("/v1/sandboxes", "listSandboxes", "List sandboxes, newest first")
         .about("Destroyed ones only if asked for by status. `metadata.K=V` filters by a label, as often as wanted.")
@@ -152,7 +154,8 @@ pub(super) fn entries() -> Vec<Entry> {
     let suspend = post("/v1/sandboxes/{id}/suspend", "suspendSandbox", "Put a sandbox to sleep")
         .query("wait", flag(), "false: answer when it has begun")
         .body::<SuspendRequest>(&json!({"memory": true}))
-        .refuses(&ACCESS);
+        .refuses(&ACCESS)
+        .refuses(&[Code::NotSuspendable]);
     let wake = post("/v1/sandboxes/{id}/wake", "wakeSandbox", "Wake a sandbox")
         .about("One that has failed is booted from its disk, if that can be done.")
         .query("wait", flag(), "true: wait for a wake that is under way, instead of a conflict")

@@ -7,10 +7,11 @@ use wakeful_model::Code;
 use super::entry::{Entry, delete, get, post};
 
 /// What keeps a sandbox from being copied.
-const CUT: [Code; 8] = [
+const CUT: [Code; 9] = [
     Code::SandboxDestroyed,
     Code::SandboxFailed,
     Code::NotRunning,
+    Code::NotSuspendable,
     Code::GuestUnresponsive,
     Code::Busy,
     Code::ShuttingDown,

@@ -35,6 +35,8 @@ pub(super) fn entries() -> Vec<Entry> {
                 Code::SnapshotNotFound,
                 Code::NameTaken,
                 Code::ShuttingDown,
+                Code::RuntimeUnavailable,
+                Code::UnsupportedByRuntime,
             ]),
         get("/v1/templates", "listTemplates", "List templates by name")
             .answers::<TemplateList>(200, "All of them")

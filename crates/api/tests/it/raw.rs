@@ -76,6 +76,17 @@ async fn bodies() {
         ("POST /v1/sandboxes", "{\"template\":\"nowhere\"}", (404, "template_not_found")),
         ("POST /v1/sandboxes", "{\"template\":\"python\",\"runtime\":\"magic\"}", (400, "invalid_field")),
         ("POST /v1/sandboxes", "{\"template\":\"python\"}", (503, "runtime_unavailable")),
+        ("POST /v1/sandboxes", "{\"template\":\"python\",\"runtime\":\"gvisor\"}", (503, "runtime_unavailable")),
+        (
+            "POST /v1/templates",
+            "{\"name\":\"x\",\"source\":{\"kind\":\"debian\",\"suite\":\"s\"},\"runtime\":\"magic\"}",
+            (400, "invalid_field"),
+        ),
+        (
+            "POST /v1/templates",
+            "{\"name\":\"x\",\"source\":{\"kind\":\"debian\",\"suite\":\"s\"},\"runtime\":\"gvisor\"}",
+            (503, "runtime_unavailable"),
+        ),
         (&execute, "", (400, "missing_command")),
         (&execute, "{\"command\":\"x\",\"timeout\":\"6m\"}", (400, "invalid_duration")),
         (&execute, &long, (413, "body_too_large")),

@@ -24,8 +24,12 @@ struct NoEngine;
 
 #[async_trait::async_trait]
 impl Runtime for NoEngine {
-    async fn open(&self) -> Result<Arc<dyn Driver>, wakeful_driver::Error> {
+    async fn open(&self, _runtime: &str) -> Result<Arc<dyn Driver>, wakeful_driver::Error> {
         Err(wakeful_driver::Error::Missing { what: "an engine".into() })
+    }
+
+    async fn default(&self) -> Result<String, wakeful_driver::Error> {
+        Ok("qemu".into())
     }
 
     fn known(&self) -> Vec<RuntimeInfo> {

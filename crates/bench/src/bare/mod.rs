@@ -1,266 +1,132 @@
 //! The bare engine: the same technique with the same durability, without daemon, HTTP or database.
 //!
-//! It is a second implementation on purpose. It shares the command line with the driver ([`blueprint`]) and nothing
-//! else: it starts engines, speaks QMP, finds dirty pages and syncs files with its own few lines. Hello, restore and
-//! `true` go through `wakeful-guest-client`, which is the probe on both sides, since the agent speaks nothing else.
+//! ```text
+//!   qemu      QMP, dirty pages, its own process       ┐ each takes over from the driver what its engines are started
+//!   gvisor    runsc, its control socket, its mounts   ┘ with, read off a living one, and nothing else
+//! ```
+//!
+//! Hello, restore and `true` go through `wakeful-guest-client`, which is the probe on both sides, since the agent speaks
+//! nothing else.
 
-mod blueprint;
-mod pages;
-mod process;
-mod qmp;
+pub(crate) mod gvisor;
+pub(crate) mod qemu;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
 
 use rustix::fs::{SeekFrom, copy_file_range, seek};
-use tokio::net::UnixStream;
-use wakeful_guest_client::{Exec, Guest, Tunnel};
+use wakeful_guest_client::{Exec, Guest};
 
-pub(crate) use blueprint::{Blueprint, Golden, Piece, Role};
-pub(crate) use process::{SPAWN, process_uses};
-
-use self::process::Process;
-use self::qmp::Qmp;
 use crate::Error;
-use crate::revive::revive;
+
+/// Held while descriptors can be inherited: whoever else starts a process must not get them.
+pub(crate) static SPAWN: Mutex<()> = Mutex::new(());
 
 const QUIESCE: Duration = Duration::from_secs(20);
 /// A burst of a hundred on two cores keeps each of them waiting.
 const FIRST_ANSWER: Duration = Duration::from_secs(120);
 
 /// What all bare sandboxes of one size have in common.
-#[derive(Clone, Debug)]
-pub(crate) struct Bare {
-    pub(crate) blueprint: Blueprint,
-    pub(crate) golden: Golden,
-    /// Where their files are.
-    pub(crate) dir: PathBuf,
-    /// Where their sockets are: such paths must be short.
-    pub(crate) run: PathBuf,
-    /// What their card is plugged into. One at a time can have it.
-    pub(crate) tap: Option<Arc<OwnedFd>>,
+pub(crate) enum Bare {
+    Qemu(Box<qemu::Bare>),
+    Gvisor(gvisor::Bare),
 }
 
 /// A sandbox without a daemon: one engine, or the files that it left.
-pub(crate) struct Sandbox {
-    name: String,
-    bare: Bare,
-    dir: PathBuf,
-    secret: [u8; 32],
-    generation: u64,
-    live: Option<Live>,
-    /// One that stands still, as a member of a pool does.
-    still: Option<(Process, Qmp)>,
-}
-
-struct Live {
-    process: Process,
-    qmp: Qmp,
-    guest: Guest,
+pub(crate) enum Sandbox {
+    Qemu(Box<qemu::Sandbox>),
+    Gvisor(Box<gvisor::Sandbox>),
 }
 
 impl Bare {
-    /// From nothing to a guest whose agent has confirmed: disk, engine, state, hello, clock, entropy, identity.
+    /// What the daemon has made ahead too, before any clock runs: a slot for the next start.
+    pub(crate) async fn prepare(&self) -> Result<(), Error> {
+        match self {
+            Self::Qemu(_) => Ok(()),
+            Self::Gvisor(bare) => bare.prepare().await,
+        }
+    }
+
+    /// From nothing to a guest whose agent has confirmed.
     pub(crate) async fn create(&self, name: String) -> Result<Sandbox, Error> {
-        let dir = self.dir.join(&name);
-        let (bare, place) = (self.clone(), dir.clone());
-        let started = blocking(move || {
-            fs::create_dir(&place).map_err(Error::io("make a bare sandbox's directory"))?;
-            sparse_copy(&bare.golden.dir.join("overlay.ext4"), &place.join("overlay.ext4"))
-                .map_err(Error::io("copy a bare sandbox's disk"))?;
-            let run = bare.run.join(place.file_name().unwrap_or_default());
-            let process = Process::start(&bare, &place, &run)?;
-            let mut qmp = process.monitor()?;
-            let state = File::open(bare.golden.dir.join("dev.state")).map_err(Error::io("open a golden state"))?;
-            qmp.load(state.as_fd(), bare.blueprint.version)?;
-            Ok((process, qmp))
-        });
-        let (process, qmp) = started.await?;
-        let secret = self.golden.secret;
-        let mut sandbox = Sandbox { name, bare: self.clone(), dir, secret, generation: 0, live: None, still: None };
-        sandbox.go(process, qmp).await?;
-        Ok(sandbox)
+        Ok(match self {
+            Self::Qemu(bare) => Sandbox::Qemu(Box::new(bare.create(name).await?)),
+            Self::Gvisor(bare) => Sandbox::Gvisor(Box::new(bare.create(name).await?)),
+        })
     }
 }
 
 impl Sandbox {
-    /// From "loaded and stopped" to "the agent has confirmed".
-    async fn go(&mut self, process: Process, mut qmp: Qmp) -> Result<(), Error> {
-        let agent = process.socket("agent");
-        let stream = UnixStream::connect(agent).await.map_err(Error::io("connect to the bare engine's agent"))?;
-        // The hello is under way before the vCPUs are.
-        let run = blocking(move || qmp.call("cont", &serde_json::json!({})).map(|_| qmp));
-        let answered = revive(stream, &self.secret, FIRST_ANSWER, &self.name, self.generation + 1);
-        let (qmp, answered) = tokio::join!(run, answered);
-        let (guest, secret) = answered?;
-        self.secret = secret;
-        self.generation += 1;
-        self.live = Some(Live { process, qmp: qmp?, guest });
-        Ok(())
+    /// As [`Bare::prepare`], for its next wake.
+    pub(crate) async fn prepare(&self) -> Result<(), Error> {
+        match self {
+            Self::Qemu(_) => Ok(()),
+            Self::Gvisor(sandbox) => sandbox.prepare().await,
+        }
     }
 
     /// Quiesces and stops it, as a pool does with one that has given its first answer.
     pub(crate) async fn stand(&mut self) -> Result<(), Error> {
-        let Some(Live { process, mut qmp, guest }) = self.live.take() else { return Ok(()) };
-        guest.quiesce(QUIESCE).await.map_err(Error::guest("quiesce"))?;
-        guest.close().await;
-        let stopped = blocking(move || {
-            qmp.wait_disconnected()?;
-            qmp.call("stop", &serde_json::json!({}))?;
-            Ok((process, qmp))
-        });
-        self.still = Some(stopped.await?);
-        Ok(())
+        match self {
+            Self::Qemu(sandbox) => sandbox.stand().await,
+            Self::Gvisor(sandbox) => sandbox.stand().await,
+        }
     }
 
     /// From standing still to "the agent has confirmed who it is".
     pub(crate) async fn claim(&mut self) -> Result<(), Error> {
-        let (process, qmp) = self.still.take().ok_or_else(|| Error::engine("be claimed", "it does not stand still"))?;
-        self.go(process, qmp).await
+        match self {
+            Self::Qemu(sandbox) => sandbox.claim().await,
+            Self::Gvisor(sandbox) => sandbox.claim().await,
+        }
     }
 
     /// Runs a program on the agent's own channel.
     pub(crate) async fn run(&self, program: &str, args: &[&str]) -> Result<(), Error> {
-        let live = self.live.as_ref().ok_or_else(|| Error::engine("run a command", "it sleeps"))?;
-        let mut exec = Exec::new(program, args.iter().copied());
-        exec.timeout = Some(Duration::from_secs(120));
-        let output = live.guest.exec(&exec).await.map_err(Error::guest("run a command"))?;
-        if output.exit_code == 0 {
-            return Ok(());
+        match self {
+            Self::Qemu(sandbox) => sandbox.run(program, args).await,
+            Self::Gvisor(sandbox) => sandbox.run(program, args).await,
         }
-        Err(Error::Command { command: program.to_owned(), exit_code: output.exit_code })
     }
 
-    /// A connection to a port on the guest's loopback, through the agent.
-    pub(crate) async fn tunnel(&self, port: u16) -> Result<Tunnel, Error> {
-        let live = self.live.as_ref().ok_or_else(|| Error::engine("open a tunnel", "it sleeps"))?;
-        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        live.guest.tunnel(target, FIRST_ANSWER).await.map_err(Error::guest("open a tunnel"))
-    }
-
-    /// Quiesce, stop, state and dirty pages to disk, all synced and renamed; then the engine goes.
+    /// Everything to disk, all synced and renamed; then the engine goes.
     pub(crate) async fn suspend(&mut self) -> Result<(), Error> {
-        let Some(Live { process, mut qmp, guest }) = self.live.take() else { return Ok(()) };
-        let synced = guest.quiesce(QUIESCE).await.map_err(Error::guest("quiesce"))?;
-        guest.close().await;
-        let (dir, memory, generation) = (self.dir.clone(), self.bare.blueprint.memory.clone(), self.generation);
-        blocking(move || {
-            qmp.wait_disconnected()?;
-            qmp.call("stop", &serde_json::json!({}))?;
-            let save = |qmp: &mut Qmp| -> Result<(), Error> {
-                let failed = || Error::io("write a bare checkpoint");
-                let new = dir.join("checkpoint.new");
-                fs::create_dir(&new).map_err(failed())?;
-                // The disk's sync goes on beside the rest, as ours does.
-                std::thread::scope(|scope| {
-                    let disk = scope.spawn(|| File::open(dir.join("overlay.ext4"))?.sync_all());
-                    // For writing only: the engine opens it that way, and nothing else fits.
-                    let state = File::create(new.join("dev.state")).map_err(failed())?;
-                    qmp.save(state.as_fd())?;
-                    state.sync_all().map_err(failed())?;
-                    let diff = File::create_new(new.join("mem.diff")).map_err(failed())?;
-                    pages::save(process.pid(), &memory, &diff).map_err(failed())?;
-                    diff.sync_all().map_err(failed())?;
-                    let manifest = format!("{{\"generation\":{generation},\"disk_synced\":{synced}}}\n");
-                    write_synced(&new.join("manifest.json"), manifest.as_bytes()).map_err(failed())?;
-                    sync_dir(&new).map_err(failed())?;
-                    disk.join().map_err(|_| Error::engine("sync its disk", "a thread failed"))?.map_err(failed())
-                })?;
-                let old = dir.join("checkpoint");
-                if old.exists() {
-                    fs::remove_dir_all(&old).map_err(failed())?;
-                }
-                fs::rename(&new, &old).map_err(failed())?;
-                sync_dir(&dir).map_err(failed())?;
-                // This stands for the database's write that commits.
-                write_synced(&dir.join(format!("committed-{generation}")), b"kept\n").map_err(failed())
-            };
-            save(&mut qmp)?;
-            process.end();
-            Ok(())
-        })
-        .await
+        match self {
+            Self::Qemu(sandbox) => sandbox.suspend().await,
+            Self::Gvisor(sandbox) => sandbox.suspend().await,
+        }
     }
 
-    /// Stop, state and dirty pages and disk copied, nothing synced, go on: how long it stood still.
-    pub(crate) async fn cut(&mut self) -> Result<Duration, Error> {
-        let Some(Live { process, mut qmp, guest }) = self.live.take() else { return Ok(Duration::ZERO) };
-        let (dir, memory) = (self.dir.clone(), self.bare.blueprint.memory.clone());
-        let done = blocking(move || {
-            let failed = || Error::io("write a bare copy");
-            let copy = dir.join("copy");
-            fs::create_dir(&copy).map_err(failed())?;
-            let began = Instant::now();
-            qmp.call("stop", &serde_json::json!({}))?;
-            let state = File::create(copy.join("dev.state")).map_err(failed())?;
-            qmp.save(state.as_fd())?;
-            let diff = File::create_new(copy.join("mem.diff")).map_err(failed())?;
-            pages::save(process.pid(), &memory, &diff).map_err(failed())?;
-            sparse_copy(&dir.join("overlay.ext4"), &copy.join("overlay.ext4")).map_err(failed())?;
-            qmp.call("cont", &serde_json::json!({}))?;
-            let stood = began.elapsed();
-            fs::remove_dir_all(&copy).map_err(failed())?;
-            Ok((process, qmp, stood))
-        });
-        let (process, qmp, stood) = done.await?;
-        self.live = Some(Live { process, qmp, guest });
-        Ok(stood)
-    }
-
-    /// Engine, pages and state loaded; one durable mark; then the vCPUs run and the agent confirms.
+    /// Loaded; one durable mark; then it runs and the agent confirms.
     pub(crate) async fn wake(&mut self) -> Result<(), Error> {
-        let (bare, dir, generation) = (self.bare.clone(), self.dir.clone(), self.generation);
-        let started = blocking(move || {
-            let failed = || Error::io("read a bare checkpoint");
-            let checkpoint = dir.join("checkpoint");
-            let run = bare.run.join(dir.file_name().unwrap_or_default());
-            let process = Process::start(&bare, &dir, &run)?;
-            let diff = File::open(checkpoint.join("mem.diff")).map_err(failed())?;
-            let state = File::open(checkpoint.join("dev.state")).map_err(failed())?;
-            // Pages go in while the engine is still starting; all must be in before the load.
-            let (qmp, injected) = std::thread::scope(|scope| {
-                let (pid, memory) = (process.pid(), &bare.blueprint.memory);
-                let inject = scope.spawn(move || pages::inject(pid, memory, &diff));
-                (process.monitor(), inject.join())
-            });
-            let mut qmp = qmp?;
-            injected.map_err(|_| Error::engine("take its pages", "a thread failed"))?.map_err(failed())?;
-            qmp.load(state.as_fd(), bare.blueprint.version)?;
-            // And this for the one that spends the checkpoint.
-            write_synced(&dir.join(format!("spent-{generation}")), b"spent\n").map_err(failed())?;
-            Ok((process, qmp))
-        });
-        let (process, qmp) = started.await?;
-        self.go(process, qmp).await
+        match self {
+            Self::Qemu(sandbox) => sandbox.wake().await,
+            Self::Gvisor(sandbox) => sandbox.wake().await,
+        }
     }
 
     /// Everything goes.
-    pub(crate) async fn destroy(mut self) -> Result<(), Error> {
-        if let Some(Live { process, qmp, guest }) = self.live.take() {
-            guest.close().await;
-            blocking(move || {
-                drop(qmp);
-                process.end();
-                Ok(())
-            })
-            .await?;
+    pub(crate) async fn destroy(self) -> Result<(), Error> {
+        match self {
+            Self::Qemu(sandbox) => sandbox.destroy().await,
+            Self::Gvisor(sandbox) => sandbox.destroy().await,
         }
-        if let Some((process, qmp)) = self.still.take() {
-            blocking(move || {
-                drop(qmp);
-                process.end();
-                Ok(())
-            })
-            .await?;
-        }
-        let dir = self.dir.clone();
-        blocking(move || fs::remove_dir_all(dir).map_err(Error::io("remove a bare sandbox"))).await
     }
+}
+
+/// Runs a program on the agent's own channel.
+async fn run(guest: Option<&Guest>, program: &str, args: &[&str]) -> Result<(), Error> {
+    let guest = guest.ok_or_else(|| Error::engine("run a command", "it sleeps"))?;
+    let mut exec = Exec::new(program, args.iter().copied());
+    exec.timeout = Some(Duration::from_secs(120));
+    let output = guest.exec(&exec).await.map_err(Error::guest("run a command"))?;
+    if output.exit_code == 0 {
+        return Ok(());
+    }
+    Err(Error::Command { command: program.to_owned(), exit_code: output.exit_code })
 }
 
 pub(crate) async fn blocking<T: Send + 'static>(

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{Bench, create_sandbox, id_of, timed};
-use crate::bare::Sandbox;
+use crate::bare::qemu::Sandbox;
 use crate::report::Pairs;
 use crate::stats::rounded;
 use crate::{Case, Error, Row};
 
 pub(super) async fn burst(bench: &Bench<'_>) -> Result<Row, Error> {
     let n = bench.pairs(Case::Burst100);
-    let bare = Arc::new(bench.bare(json!({})).await?);
+    let bare = Arc::new(bench.qemu(json!({})).await?);
     let mut pairs = Pairs::default();
 
     bench.tell(Case::Burst100, 0, n);

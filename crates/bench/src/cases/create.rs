@@ -17,6 +17,7 @@ pub(super) async fn clone(bench: &Bench<'_>) -> Result<Row, Error> {
         let (took, made) = timed(bench.create(json!({}))).await?;
         pairs.ours.push(took);
         bench.destroy(id_of(&made)).await?;
+        bare.prepare().await?;
         let (took, made) = timed(bare.create(bench.name())).await?;
         pairs.engine.push(took);
         made.destroy().await?;
@@ -26,7 +27,7 @@ pub(super) async fn clone(bench: &Bench<'_>) -> Result<Row, Error> {
 
 /// The copy that a driver makes of the golden snapshot's disk: holes stay holes.
 pub(super) async fn disk(bench: &Bench<'_>) -> Result<Row, Error> {
-    let golden = bench.bare(json!({})).await?.golden.dir.join("overlay.ext4");
+    let golden = bench.qemu(json!({})).await?.golden.dir.join("overlay.ext4");
     let dir = bench.server.scratch("disks")?;
     let (mut pairs, n) = (Pairs::default(), bench.pairs(Case::DiskPrepare));
     for round in 0..n {

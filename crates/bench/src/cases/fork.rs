@@ -20,7 +20,7 @@ open(my $f, ">", "/tmp/new"); print $f $most; close $f; rename "/tmp/new", "/tmp
 while ! test -e /tmp/gap; do sleep 0.05; done"#;
 
 pub(super) async fn stop(bench: &Bench<'_>) -> Result<Row, Error> {
-    let mut bare = bench.bare(json!({})).await?.create(bench.name()).await?;
+    let mut bare = bench.qemu(json!({})).await?.create(bench.name()).await?;
     let ours = bench.create(json!({})).await?;
     let id = id_of(&ours);
     let (mut pairs, mut whole, n) = (Pairs::default(), Vec::new(), bench.pairs(Case::ForkStop));

@@ -1,6 +1,7 @@
 //! One file per kind of case; here is what they share.
 
 mod burst;
+mod compute;
 mod create;
 mod exec;
 mod fork;
@@ -19,9 +20,10 @@ use wakeful_client::Client;
 use wakeful_client::types::{Command, DurationText, ExecuteRequest, ForkRequest};
 use wakeful_model::TemplateStatus;
 
-use crate::bare::{Bare, Blueprint};
+use crate::bare::{Bare, gvisor, qemu};
+use crate::runtime::Ran;
 use crate::server::Server;
-use crate::{Case, Error, Options, Row};
+use crate::{Case, Error, Options, Row, Runtime};
 
 /// How long a golden snapshot may take to be made beside the first sandbox of its size.
 const GOLDEN: Duration = Duration::from_secs(120);
@@ -33,28 +35,47 @@ pub(crate) struct Bench<'a> {
     server: Server,
     client: Client,
     template: String,
-    runtime: String,
+    runtime: Ran,
     /// Names for bare sandboxes.
     count: Cell<u32>,
 }
 
 pub(crate) async fn run(options: &Options, tell: &dyn Fn(&str, f32)) -> Result<Vec<Row>, Error> {
-    let wanted = |case: Case| options.cases.is_empty() || options.cases.contains(&case);
+    let mut runtimes = options.runtimes.clone();
+    if runtimes.is_empty() {
+        runtimes.push(Bench::open(options, None, tell).await?.runtime.runtime);
+    }
+    runtimes.sort_unstable();
+    runtimes.dedup();
     let mut rows = Vec::new();
-    if Case::ALL.into_iter().any(|case| wanted(case) && !Case::NETWORK.contains(&case)) {
-        rows.extend(local(options, tell, &wanted).await?);
+    for runtime in runtimes {
+        let named = |case: Case| options.cases.is_empty() || options.cases.contains(&case);
+        let wanted = |case: Case| named(case) && case.is_for(runtime);
+        let mut found = Vec::new();
+        if Case::ALL.into_iter().any(|case| wanted(case) && !Case::NETWORK.contains(&case)) {
+            found.extend(local(options, runtime, tell, &wanted).await?);
+        }
+        let network: Vec<Case> = Case::NETWORK.into_iter().filter(|case| wanted(*case)).collect();
+        if !network.is_empty() {
+            found.extend(network::measure(options, tell, network).await?);
+        }
+        let ran = Ran { runtime, accel: "-".to_owned() };
+        let others = options.cases.iter().filter(|case| !case.is_for(runtime));
+        found.extend(others.map(|case| Row::skipped(*case, &ran, "it is not about this runtime")));
+        found.sort_by_key(|row| row.case);
+        rows.extend(found);
     }
-    let network: Vec<Case> = Case::NETWORK.into_iter().filter(|case| wanted(*case)).collect();
-    if !network.is_empty() {
-        rows.extend(network::measure(options, tell, network).await?);
-    }
-    rows.sort_by_key(|row| row.case);
     Ok(rows)
 }
 
 /// What needs no network.
-async fn local(options: &Options, tell: &dyn Fn(&str, f32), wanted: &dyn Fn(Case) -> bool) -> Result<Vec<Row>, Error> {
-    let bench = Bench::open(options, tell).await?;
+async fn local(
+    options: &Options,
+    runtime: Runtime,
+    tell: &dyn Fn(&str, f32),
+    wanted: &dyn Fn(Case) -> bool,
+) -> Result<Vec<Row>, Error> {
+    let bench = Bench::open(options, Some(runtime), tell).await?;
     let mut rows = Vec::new();
     if wanted(Case::CreateClone) {
         rows.push(create::clone(&bench).await?);
@@ -80,13 +101,19 @@ async fn local(options: &Options, tell: &dyn Fn(&str, f32), wanted: &dyn Fn(Case
     if wanted(Case::Suspended1000) {
         rows.push(sleepers::suspended(&bench).await?);
     }
+    rows.extend(compute::compute(&bench, wanted).await?);
     Ok(rows)
 }
 
 impl<'a> Bench<'a> {
-    pub(crate) async fn open(options: &'a Options, tell: &'a dyn Fn(&str, f32)) -> Result<Self, Error> {
+    /// A private daemon of this runtime, or of the one that it picks.
+    pub(crate) async fn open(
+        options: &'a Options,
+        runtime: Option<Runtime>,
+        tell: &'a dyn Fn(&str, f32),
+    ) -> Result<Self, Error> {
         tell("private daemon", 0.0);
-        let mut server = Server::prepare(&options.data_dir, &options.program).await?;
+        let mut server = Server::prepare(&options.data_dir, &options.program, runtime).await?;
         server.start().await?;
         let client = server.client()?;
         let templates = client.templates().await.map_err(Error::call("list the templates"))?;
@@ -95,11 +122,13 @@ impl<'a> Bench<'a> {
         let Some(template) = template.map(|template| template.name.clone()) else {
             return Err(Error::Unprepared { data_dir: options.data_dir.clone(), what: "no template is ready" });
         };
-        let mut bench = Self { options, tell, server, client, template, runtime: String::new(), count: Cell::new(0) };
         // The first create loads what the next ones find; it also tells what they run on.
-        let made = bench.create(json!({})).await?;
-        bench.runtime =
-            format!("{}/{}", made["runtime"].as_str().unwrap_or("?"), made["accel"].as_str().unwrap_or("?"));
+        let asked = runtime.map_or_else(|| json!({}), |runtime| json!({"runtime": runtime}));
+        let made = create_sandbox(&client, &template, asked).await?;
+        let word = |name: &str| made[name].as_str().unwrap_or("?").to_owned();
+        let found = word("runtime").parse().map_err(|error| Error::engine("be compared with", error))?;
+        let runtime = Ran { runtime: found, accel: word("accel") };
+        let bench = Self { options, tell, server, client, template, runtime, count: Cell::new(0) };
         bench.destroy(id_of(&made)).await?;
         Ok(bench)
     }
@@ -113,9 +142,20 @@ impl<'a> Bench<'a> {
         (self.tell)(case.name(), done as f32 / of.max(1) as f32);
     }
 
+    /// Whether there is a template of this name that sandboxes can be made of.
+    async fn is_ready(&self, name: &str) -> Result<bool, Error> {
+        let all = self.client.templates().await.map_err(Error::call("list the templates"))?.templates;
+        Ok(all.iter().any(|template| template.name == name && template.status == TemplateStatus::Ready))
+    }
+
     /// A sandbox through the API, awake until we say otherwise.
     async fn create(&self, more: Value) -> Result<Value, Error> {
-        create_sandbox(&self.client, &self.template, more).await
+        self.create_from(&self.template, more).await
+    }
+
+    async fn create_from(&self, template: &str, mut more: Value) -> Result<Value, Error> {
+        more["runtime"] = json!(self.runtime.runtime);
+        create_sandbox(&self.client, template, more).await
     }
 
     async fn destroy(&self, id: &str) -> Result<(), Error> {
@@ -149,8 +189,27 @@ impl<'a> Bench<'a> {
         Err(Error::Command { command: argv.join(" "), exit_code: done.exit_code })
     }
 
-    /// What a bare engine with this much memory needs, taken from one of ours: a clone, not the first of its size.
-    pub(crate) async fn bare(&self, more: Value) -> Result<Bare, Error> {
+    /// What bare sandboxes of this size are made from.
+    async fn bare(&self, more: Value) -> Result<Bare, Error> {
+        Ok(match self.runtime.runtime {
+            Runtime::Qemu => Bare::Qemu(Box::new(self.qemu(more).await?)),
+            Runtime::Gvisor => Bare::Gvisor(self.gvisor(more).await?),
+        })
+    }
+
+    /// What a bare `runsc` needs, taken from one of ours.
+    async fn gvisor(&self, more: Value) -> Result<gvisor::Bare, Error> {
+        let made = self.create(more).await?;
+        let (dir, run) = (self.server.scratch("bare")?, self.server.sockets()?);
+        let base = self.server.tree(&self.template)?;
+        let found = self.server.engine(id_of(&made)).and_then(|pid| gvisor::Blueprint::of(pid, base));
+        self.destroy(id_of(&made)).await?;
+        let disk_mb = made["disk_mb"].as_u64().unwrap_or(1024);
+        gvisor::Bare::new(found?, disk_mb, dir, run, self.server.cgroup_prefix()).await
+    }
+
+    /// What a bare QEMU with this much memory needs, taken from one of ours: a clone, not the first of its size.
+    pub(crate) async fn qemu(&self, more: Value) -> Result<qemu::Bare, Error> {
         let mut made = self.create(more.clone()).await?;
         if !self.is_golden(&made) {
             let began = Instant::now();
@@ -160,13 +219,13 @@ impl<'a> Bench<'a> {
             self.destroy(id_of(&made)).await?;
             made = self.create(more).await?;
         }
-        let found = self.server.engine(id_of(&made)).and_then(|pid| Blueprint::of(pid, &self.data()));
-        let golden = found.as_ref().map(Blueprint::golden);
+        let found = self.server.engine(id_of(&made)).and_then(|pid| qemu::Blueprint::of(pid, &self.data()));
+        let golden = found.as_ref().map(qemu::Blueprint::golden);
         self.destroy(id_of(&made)).await?;
         let golden = golden.unwrap_or_else(|_| Err(Error::engine("be understood", "it is not there")));
         let blueprint = found?;
         let (dir, run) = (self.server.scratch("bare")?, self.server.sockets()?);
-        Ok(Bare { blueprint, golden: golden?, dir, run, tap: None })
+        Ok(qemu::Bare { blueprint, golden: golden?, dir, run, tap: None })
     }
 
     /// Whether there is a golden snapshot of a machine like this sandbox's.
@@ -178,12 +237,12 @@ impl<'a> Bench<'a> {
     }
 
     /// The same of an engine that was booted: one that wakes from its disk alone.
-    pub(crate) async fn booted(&self) -> Result<Blueprint, Error> {
+    pub(crate) async fn booted(&self) -> Result<qemu::Blueprint, Error> {
         let made = self.create(json!({})).await?;
         let id = id_of(&made);
         self.client.suspend(id, false).await.map_err(Error::call("suspend a sandbox"))?;
         self.client.wake(id, true).await.map_err(Error::call("wake a sandbox"))?;
-        self.server.engine(id).and_then(|pid| Blueprint::of(pid, &self.data()))
+        self.server.engine(id).and_then(|pid| qemu::Blueprint::of(pid, &self.data()))
     }
 
     /// The private daemon's data directory.

@@ -27,6 +27,7 @@ impl Cycles {
 
     async fn engine(&mut self, bare: &mut crate::bare::Sandbox) -> Result<(), Error> {
         self.suspend.engine.push(timed(bare.suspend()).await?.0);
+        bare.prepare().await?;
         let wake = async {
             bare.wake().await?;
             bare.run("true", &[]).await

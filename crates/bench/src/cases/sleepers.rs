@@ -21,7 +21,8 @@ const SLEEPERS: usize = 1000;
 pub(super) async fn suspended(bench: &Bench<'_>) -> Result<Row, Error> {
     let starts = bench.pairs(Case::Suspended1000);
     bench.tell(Case::Suspended1000, 0, starts);
-    let mut server = Server::prepare(&bench.options.data_dir, &bench.options.program).await?;
+    let mut server =
+        Server::prepare(&bench.options.data_dir, &bench.options.program, Some(bench.runtime.runtime)).await?;
     server.start().await?;
     let made = create_sandbox(&server.client()?, &bench.template, json!({})).await?;
     let id = id_of(&made);

@@ -1,9 +1,10 @@
 //! `wakeful bench`.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 
 use clap::Args;
-use wakeful_bench::{Case, Effort, Error, Options, Row, stats::Summary};
+use wakeful_bench::{Case, Effort, Error, Options, Row, Runtime, stats::Summary};
 use wakeful_daemon::config::Overrides;
 
 use super::serve::Local;
@@ -19,15 +20,24 @@ use crate::table;
 #[command(after_help = "\
 Every case is measured in turns with the bare engine: the same technique with the same durability, without daemon,
 HTTP or database. It runs a private daemon over hard links to the data directory, as root, and leaves nothing behind.
+The cases compute_* run a program inside, in turns with the same on the host.
 
 Examples:
   wakeful bench --quick
   wakeful bench --check --json > bench.json
+  wakeful bench --runtime gvisor,qemu --quick
   wakeful bench --case exec_true --case create_clone
   wakeful bench --print-baseline > baseline.sh")]
 pub(crate) struct Bench {
-    #[command(flatten)]
-    local: Local,
+    /// The configuration file [default: WAKEFUL_CONFIG, then /etc/wakeful/config.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where everything is kept [default: WAKEFUL_DATA_DIR, then the file's, then /var/lib/wakeful]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// What to measure: qemu, gvisor or both [default: the one that a daemon picks here]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    runtime: Vec<Runtime>,
     /// Measure this case only (repeatable)
     #[arg(long, value_name = "NAME", num_args = 1..)]
     case: Vec<Case>,
@@ -38,18 +48,19 @@ pub(crate) struct Bench {
     #[arg(long)]
     check: bool,
     /// Print the bare engine's commands, for a shell, and measure nothing
-    #[arg(long, conflicts_with_all = ["case", "quick", "check"])]
+    #[arg(long, conflicts_with_all = ["case", "quick", "check", "runtime"])]
     print_baseline: bool,
 }
 
 impl Bench {
     pub(crate) async fn run(self, global: &Global) -> Result<u8, Failure> {
-        let loaded = self.local.load(Overrides::default())?;
+        let loaded = Local::of(self.config, self.data_dir).load(Overrides::default())?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::refused(format!("could not find this program: {error}")))?;
         let options = Options {
             data_dir: loaded.config.data_dir.clone(),
             program,
+            runtimes: self.runtime,
             cases: self.case,
             effort: if self.quick { Effort::Quick } else { Effort::Full },
         };
@@ -70,7 +81,8 @@ impl Bench {
         } else {
             output::line(&describe(&rows))?;
         }
-        let missed: Vec<&str> = rows.iter().filter(|row| row.missed()).map(|row| row.case.name()).collect();
+        let missed = rows.iter().filter(|row| row.missed());
+        let missed: Vec<String> = missed.map(|row| format!("{} ({})", row.case.name(), row.runtime)).collect();
         if self.check && !missed.is_empty() {
             output::say(&format!("missed: {}", missed.join(", ")));
             return Ok(REFUSED);
@@ -95,16 +107,18 @@ fn describe(rows: &[Row]) -> String {
         let note = row.skipped.clone().unwrap_or_else(|| more.join(", "));
         vec![
             row.case.name().to_owned(),
+            row.runtime.clone(),
             row.n.to_string(),
             both(row.ours_ms),
             both(row.engine_ms),
             number(row.difference_ms),
+            row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
             row.target.clone().unwrap_or_else(|| "-".to_owned()),
             verdict.to_owned(),
             note,
         ]
     });
-    let heads = ["CASE", "N", "OURS p50/p99 ms", "ENGINE p50/p99 ms", "+ms", "TARGET", "", "NOTE"];
+    let heads = ["CASE", "RUNTIME", "N", "OURS p50/p99 ms", "ENGINE p50/p99 ms", "+ms", "x", "TARGET", "", "NOTE"];
     table::of(&heads, lines)
 }
 

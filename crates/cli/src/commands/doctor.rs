@@ -39,7 +39,7 @@ impl Doctor {
 fn describe(report: &Report) -> String {
     let mut lines = Vec::new();
     let mut add = |word: &str, name: &str, detail: &str, fix: Option<&str>| {
-        lines.push(format!("{}  {name:<14}{detail}", output::verdict(word)));
+        lines.push(format!("{}  {name:<16}{detail}", output::verdict(word)));
         if let Some(fix) = fix {
             lines.push(format!("      fix: {fix}"));
         }

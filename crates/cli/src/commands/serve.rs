@@ -24,6 +24,11 @@ pub(crate) struct Local {
 }
 
 impl Local {
+    /// For a command that says otherwise which runtime it means.
+    pub(crate) fn of(config: Option<PathBuf>, data_dir: Option<PathBuf>) -> Self {
+        Self { config, data_dir, runtime: None }
+    }
+
     /// The effective configuration.
     pub(crate) fn load(self, more: Overrides) -> Result<Loaded, Failure> {
         let flags = Overrides { config: self.config, data_dir: self.data_dir, runtime: self.runtime, ..more };

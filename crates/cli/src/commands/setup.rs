@@ -21,13 +21,18 @@ use crate::output;
 use crate::progress::{Steps, Verbose};
 use crate::server;
 
-/// Prepare this machine: packages, guest kernel, KVM probe, first templates
+/// Prepare this machine: packages, engines, first templates
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Run it as root, once. Run again, it only repairs what is missing.
 
+auto prepares QEMU, and gVisor too where no guest runs under KVM: then runsc is fetched, and a
+sandbox is run, put to sleep and woken on it. With qemu or gvisor only that one is prepared, and
+setup fails if it cannot be used. A runsc that [gvisor] binary names is tried and nothing fetched.
+
 Examples:
   wakeful setup
+  wakeful setup --runtime gvisor
   wakeful setup --template node --template go
   wakeful setup --no-templates --data-dir /srv/wakeful
   wakeful setup --systemd                    and run the daemon with the host
@@ -94,6 +99,9 @@ impl Setup {
             done.map_err(|error| refused(&error))
         };
         let outcome = or_interrupt(work).await?;
+        for warning in &outcome.warnings {
+            output::warning(warning);
+        }
         if let Templates::LeftTo { holder, templates } = &outcome.templates {
             or_interrupt(ask_daemon(global, holder, &outcome.data_dir, templates, verbose)).await?;
         }
@@ -146,7 +154,8 @@ fn install(into: &Path, units: &[Unit]) -> Result<String, Failure> {
 fn describe(outcome: &Outcome) -> String {
     let usable = outcome.runtimes.iter().filter(|runtime| runtime.available);
     let runtimes: Vec<String> = usable.map(|runtime| format!("{}/{}", runtime.name, runtime.accel)).collect();
-    format!("{}: guest kernel {}, runtimes {}", outcome.data_dir.display(), outcome.kernel, runtimes.join(", "))
+    let kernel = outcome.kernel.as_ref().map(|kernel| format!("guest kernel {kernel}, ")).unwrap_or_default();
+    format!("{}: {kernel}runtimes {}", outcome.data_dir.display(), runtimes.join(", "))
 }
 
 /// A daemon has the data directory: what it does not have yet, it builds itself.
@@ -197,9 +206,10 @@ fn refused(error: &Error) -> Failure {
     match error {
         Error::NotRoot => failure.hint("sudo wakeful setup"),
         Error::NoBuiltin(_) => failure.hint(format!("there are {}", setup::BUILTINS.join(", "))),
-        Error::Packages(_) | Error::Kernel(_) | Error::Hardened(_) => {
+        Error::Packages(_) | Error::Kernel(_) | Error::Hardened(_) | Error::Runsc(_) => {
             failure.hint("can `apt-get update` reach your package archive?")
         }
+        Error::Unsupported | Error::Gvisor(_) => failure.hint("`wakeful setup --runtime qemu` prepares QEMU instead"),
         Error::NoRuntime(_) => failure.hint("`wakeful doctor` shows what is missing"),
         Error::Build { .. } => failure.hint("run setup again with --verbose to see all that the build says"),
         Error::Paths(_) | Error::Wire(_) | Error::Template { .. } => failure,

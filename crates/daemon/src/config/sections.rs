@@ -393,24 +393,26 @@ impl Qemu {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gvisor {
-    /// The binary, if not the one in the path.
+    /// The runsc to use; without it `setup` gets one, and an installed one that is new enough is taken as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binary: Option<PathBuf>,
     /// How guest code is run.
     pub platform: String,
+    /// The guest's kernel has no capability and opens no file itself; walking trees takes longer.
+    pub hardened: bool,
 }
 
 impl Default for Gvisor {
     fn default() -> Self {
-        Self { binary: None, platform: "systrap".into() }
+        Self { binary: None, platform: wakeful_driver_gvisor::ACCEL.into(), hardened: false }
     }
 }
 
 impl Gvisor {
     pub(super) fn check(&self) -> Vec<Check> {
         let platform = match self.platform.as_str() {
-            "systrap" | "kvm" | "ptrace" => Ok(()),
-            other => Err(format!("{other:?} is no platform; there are systrap, kvm, ptrace")),
+            wakeful_driver_gvisor::ACCEL => Ok(()),
+            other => Err(format!("{other:?} is no platform; there is {}", wakeful_driver_gvisor::ACCEL)),
         };
         vec![("gvisor.binary", check_absolute(self.binary.as_deref())), ("gvisor.platform", platform)]
     }

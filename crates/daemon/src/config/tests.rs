@@ -152,7 +152,9 @@ fn the_contract_s_example_is_accepted() {
         binary = "/usr/bin/qemu-system-x86_64"
         accel = "kvm"
         [gvisor]
+        binary = "/usr/local/bin/runsc"
         platform="systrap"
+        hardened = true
     "#;
     Stage::new(file).load(Overrides::default()).unwrap();
 }
@@ -193,7 +195,9 @@ fn bad_values_say_key_and_reason() {
         ("[pool.sizes]\npython = 100000", &["pool.sizes"]),
         ("[qemu]\naccel = \"hvf\"", &["hvf", "auto, kvm, tcg"]),
         ("[qemu]\nbinary = \"qemu\"", &["qemu.binary", "absolute"]),
-        ("[gvisor]\nplatform = \"x\"", &["gvisor.platform"]),
+        ("[gvisor]\nplatform = \"ptrace\"", &["gvisor.platform", "systrap"]),
+        ("[gvisor]\nbinary = \"runsc\"", &["gvisor.binary", "absolute"]),
+        ("[gvisor]\nhardened = \"yes\"", &["hardened"]),
         ("[tls]\ncert = \"/a\"", &["tls"]),
         ("what is this", &["config.toml"]),
     ] {

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use wakeful_api_types::RuntimeInfo;
 use wakeful_driver_qemu::Confinement;
 
-use super::Check;
-use crate::config::Config;
+use super::{Check, Status};
+use crate::config::{Config, RuntimeChoice};
 use crate::paths::Paths;
+use crate::runtimes::GVISOR;
 
 const SETUP: &str = "wakeful setup";
+const SETUP_GVISOR: &str = "wakeful setup --runtime gvisor";
 const MIB: u64 = 1 << 20;
 /// Below this a template does not fit.
 const LITTLE_SPACE: u64 = 2048 * MIB;
@@ -31,7 +33,8 @@ pub(super) fn all(
         root(),
         kernel(),
         kvm(runtimes),
-        qemu(config, paths, qemu_found),
+        unless_spared(qemu(config, paths, qemu_found), config, runtimes),
+        gvisor(config, paths, runtimes),
         tools(),
         data_dir(paths),
         run_dir(paths),
@@ -40,10 +43,20 @@ pub(super) fn all(
         seccomp(&confinement),
         network(),
         clock(),
-        guest_kernel(config, paths),
+        unless_spared(guest_kernel(config, paths), config, runtimes),
         templates(paths),
         daemon(paths),
     ]
+}
+
+/// What QEMU lacks is no failure where sandboxes run on gVisor.
+fn unless_spared(check: Check, config: &Config, runtimes: &[RuntimeInfo]) -> Check {
+    let spared = config.runtime != RuntimeChoice::Qemu
+        && runtimes.iter().any(|runtime| runtime.name == GVISOR && runtime.available);
+    match check.status {
+        Status::Fail if spared => Check { status: Status::Warn, ..check },
+        _ => check,
+    }
 }
 
 fn root() -> Check {
@@ -81,10 +94,10 @@ fn kvm(runtimes: &[RuntimeInfo]) -> Check {
         (Ok(_), Some(runtime)) if runtime.available => Check::ok("kvm", "a probe guest ran under it"),
         (Ok(_), Some(runtime)) => {
             let why = runtime.reason.as_deref().unwrap_or("no probe guest ran under it");
-            Check::warn("kvm", format!("/dev/kvm opens, but {why}; guests are emulated"))
+            Check::warn("kvm", format!("/dev/kvm opens, but {why}; QEMU emulates"))
         }
-        (Ok(_), None) => Check::warn("kvm", "/dev/kvm opens, but nothing was tried under it; guests are emulated"),
-        (Err(error), _) => Check::warn("kvm", format!("/dev/kvm: {error}; guests are emulated"))
+        (Ok(_), None) => Check::warn("kvm", "/dev/kvm opens, but nothing was tried under it; QEMU emulates"),
+        (Err(error), _) => Check::warn("kvm", format!("/dev/kvm: {error}; QEMU emulates"))
             .fix("use a machine with (nested) virtualization; nothing else needs to change"),
     }
 }
@@ -115,6 +128,33 @@ fn qemu(config: &Config, paths: &Paths, found: Option<(&Path, &str)>) -> Check {
         Check::warn("qemu", format!("{found} ({path}), degraded: before 8.2 engines can write to golden memory"))
             .fix("wakeful setup --hardened")
     }
+}
+
+/// The runsc that would be used. Whether it works is the runtime's line.
+fn gvisor(config: &Config, paths: &Paths, runtimes: &[RuntimeInfo]) -> Check {
+    let path = match wakeful_driver_gvisor::find_runsc(&paths.data, config.gvisor.binary.as_deref()) {
+        Ok(path) => path,
+        Err(error) if config.gvisor.binary.is_some() => {
+            return Check::fail("gvisor", crate::runtimes::chain(&error))
+                .fix("correct gvisor.binary in the configuration");
+        }
+        Err(error) => {
+            let check = Check::warn("gvisor", crate::runtimes::chain(&error)).fix(SETUP_GVISOR);
+            return if config.runtime == RuntimeChoice::Gvisor {
+                Check { status: Status::Fail, ..check }
+            } else {
+                check
+            };
+        }
+    };
+    let version =
+        runtimes.iter().filter(|runtime| runtime.name == GVISOR).find_map(|runtime| runtime.version.as_deref());
+    let walls = if config.gvisor.hardened {
+        "hardened: the guest's kernel has no capability and opens no file itself"
+    } else {
+        "not hardened: the guest's kernel opens its files itself ([gvisor] hardened = true has that done for it)"
+    };
+    Check::ok("gvisor", format!("{} ({}), {walls}", version.unwrap_or("runsc"), path.display()))
 }
 
 fn tools() -> Check {
@@ -272,20 +312,20 @@ fn guest_kernel(config: &Config, paths: &Paths) -> Check {
     }
 }
 
-/// By the golden snapshots on the disk: the database is the daemon's.
+/// By what first sandboxes begin from: golden snapshots on QEMU, the trees of bases on gVisor. The database is the daemon's.
 fn templates(paths: &Paths) -> Check {
     let golden = |template: &PathBuf| {
         let snapshots = entries(template).flat_map(|size| entries(&size).collect::<Vec<_>>());
         snapshots.filter(|dir| dir.join("manifest.json").is_file()).count()
     };
-    let counts: Vec<usize> =
-        entries(&paths.data.join("golden")).map(|template| golden(&template)).filter(|n| *n > 0).collect();
-    match counts.len() {
-        0 => Check::warn("templates", "none is ready").fix(SETUP),
-        templates => {
-            Check::ok("templates", format!("{templates} ready, with {} golden snapshots", counts.iter().sum::<usize>()))
-        }
+    let golden: usize = entries(&paths.data.join("golden")).map(|template| golden(&template)).sum();
+    let bases: Vec<PathBuf> =
+        entries(&paths.data.join("bases")).filter(|dir| dir.join("base.ext4").is_file()).collect();
+    let trees = bases.iter().filter(|dir| wakeful_images::tree_of(dir).is_dir()).count();
+    if golden + trees == 0 {
+        return Check::warn("templates", "none is ready").fix(SETUP);
     }
+    Check::ok("templates", format!("{} bases, {golden} golden snapshots (QEMU), {trees} trees (gVisor)", bases.len()))
 }
 
 fn daemon(paths: &Paths) -> Check {
@@ -314,7 +354,6 @@ fn executable(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Status;
 
     #[test]
     fn versions_are_read_from_what_programs_say() {
@@ -346,7 +385,11 @@ mod tests {
         fs::create_dir_all(&golden).unwrap();
         fs::write(golden.join("manifest.json"), "{}").unwrap();
         assert_eq!(guest_kernel(&Config::default(), &paths).detail, "linux-image-6.1.0-cloud is prepared");
-        assert_eq!(templates(&paths).detail, "1 ready, with 1 golden snapshots");
+        assert_eq!(templates(&paths).detail, "0 bases, 1 golden snapshots (QEMU), 0 trees (gVisor)");
+        let base = paths.data.join("bases/abc");
+        fs::create_dir_all(base.join("root")).unwrap();
+        fs::write(base.join("base.ext4"), "").unwrap();
+        assert_eq!(templates(&paths).detail, "1 bases, 1 golden snapshots (QEMU), 1 trees (gVisor)");
         let found = data_dir(&paths);
         assert!(found.detail.contains("MiB free"), "{found:?}");
         assert_eq!(entries(&paths.data).filter(|path| path.to_string_lossy().contains("doctor")).count(), 0);
@@ -373,6 +416,32 @@ mod tests {
         let some = Confinement { limits: vec![("pids", 2)], unlimited: vec!["memory", "cpu", "io"], ..good };
         assert_eq!(cgroups(&some).status, Status::Warn);
         assert!(is_hardened("10.0.2") && is_hardened("8.2.0") && !is_hardened("7.2.22") && !is_hardened("new"));
+    }
+
+    #[test]
+    fn what_qemu_lacks_is_no_failure_where_gvisor_works() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { data: dir.path().to_owned(), run: dir.path().join("run") };
+        let mut runtimes: Vec<RuntimeInfo> =
+            crate::runtimes::unprepared("nothing is there").into_iter().map(crate::doctor::in_words).collect();
+        let lacks = |choice, runtimes: &[RuntimeInfo]| {
+            let config = Config { runtime: choice, ..Config::default() };
+            unless_spared(guest_kernel(&config, &paths), &config, runtimes).status
+        };
+        assert_eq!(lacks(RuntimeChoice::Auto, &runtimes), Status::Fail);
+        runtimes[1].available = true;
+        assert_eq!(lacks(RuntimeChoice::Auto, &runtimes), Status::Warn);
+        assert_eq!(lacks(RuntimeChoice::Qemu, &runtimes), Status::Fail);
+    }
+
+    #[test]
+    fn a_configured_runsc_that_is_not_there_is_a_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { data: dir.path().to_owned(), run: dir.path().join("run") };
+        let mut config = Config::default();
+        config.gvisor.binary = Some("/nowhere/runsc".into());
+        let found = gvisor(&config, &paths, &[]);
+        assert!(found.status == Status::Fail && found.detail.contains("/nowhere/runsc") && found.fix.is_some());
     }
 
     #[test]

@@ -1,21 +1,11 @@
-//! Images that are not what they should be, and launches that fail or are dropped.
+//! Images whose parts are not what they should be, beside what every driver refuses; and engines that nobody needs.
 
 use std::fs;
-use std::path::Path;
-use std::time::Duration;
 
-use wakeful_driver::{Card, Driver, Error, Image, Machine, Source};
+use wakeful_driver::{Driver as _, Error, Image, Source};
+use wakeful_driver_contract::{Sandbox, flip};
 
-use crate::lab::{Lab, MACHINE, Sandbox, config, run_dir};
-
-fn flip(path: &Path, at: u64) {
-    use std::os::unix::fs::FileExt;
-    let file = fs::File::options().read(true).write(true).open(path).expect("is there");
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).expect("is long enough");
-    byte[0] ^= 0x10;
-    file.write_all_at(&byte, at).expect("can be written");
-}
+use crate::lab::{self, config, run_dir};
 
 async fn refusal(sandbox: &Sandbox, image: &Image) -> Error {
     let source = Source::Wake { checkpoint: &sandbox.checkpoint(0), image };
@@ -26,11 +16,11 @@ async fn refusal(sandbox: &Sandbox, image: &Image) -> Error {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_is_refused_before_anything_is_spent() {
-    let lab = Lab::open().await;
-    let (sandbox, engine, guest) = lab.clone("damage").await;
+    let lab = lab::open().await;
+    let (sandbox, engine, guest) = lab.started("damage").await;
     let image = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(0)).await;
     engine.kill().await.expect("can be killed");
-    sandbox.qemu.reap(&sandbox.place).await.expect("can be reaped");
+    sandbox.driver.reap(&sandbox.place).await.expect("can be reaped");
     let dir = sandbox.checkpoint(0);
     let length = fs::metadata(dir.join("mem.diff")).expect("is there").len();
 
@@ -42,26 +32,6 @@ async fn what_does_not_fit_is_refused_before_anything_is_spent() {
         assert!(matches!(&error, Error::Damaged { file: named, .. } if named == file), "{file} {at}: {error}");
         flip(&dir.join(file), at);
     }
-    for file in ["dev.state", "mem.diff"] {
-        fs::rename(dir.join(file), dir.join("away")).expect("is there");
-        assert!(matches!(refusal(&sandbox, &image).await, Error::Damaged { .. }), "{file} is missing");
-        std::os::unix::fs::symlink(dir.join("away"), dir.join(file)).expect("can be linked");
-        assert!(matches!(refusal(&sandbox, &image).await, Error::Damaged { .. }), "{file} is a link");
-        fs::rename(dir.join("away"), dir.join(file)).expect("is there");
-    }
-
-    let other = Image { engine: "0123456789abcdef".to_owned(), ..image.clone() };
-    assert!(matches!(refusal(&sandbox, &other).await, Error::Unfit { .. }), "another key");
-    let mut gone = image.clone();
-    gone.detail["engine"] = "qemu-6.0.0-0123456789ab".into();
-    assert!(matches!(refusal(&sandbox, &gone).await, Error::Unfit { .. }), "another engine");
-    let strange = Image { detail: serde_json::Value::Null, ..image.clone() };
-    assert!(matches!(refusal(&sandbox, &strange).await, Error::Unfit { .. }), "no detail");
-    let larger = Machine { memory_mb: 256, ..MACHINE };
-    let source = Source::Wake { checkpoint: &dir, image: &image };
-    let refused = sandbox.qemu.launch(&sandbox.place, larger, &sandbox.base, Card::Unplugged, source).await;
-    assert!(matches!(refused, Err(Error::Unfit { .. })), "another machine");
-
     // State that is as its account says and that the engine does not understand.
     let state = dir.join("dev.state");
     let sound = fs::read(&state).expect("is there");
@@ -80,47 +50,10 @@ async fn what_does_not_fit_is_refused_before_anything_is_spent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_launch_leaves_nothing() {
-    let lab = Lab::open().await;
-    let sandbox = lab.sandbox("dropped");
-    // Cut off at many different moments: before, while and after the engine starts.
-    for milliseconds in [0, 1, 2, 4, 8, 12, 16, 24, 32, 48] {
-        let source = Source::Clone { golden: &lab.golden, image: &lab.image };
-        let launch = sandbox.launch(source);
-        if let Ok(Ok(engine)) = tokio::time::timeout(Duration::from_millis(milliseconds), launch).await {
-            engine.kill().await.expect("can be killed");
-            sandbox.qemu.reap(&sandbox.place).await.expect("can be reaped");
-            fs::remove_file(sandbox.place.data.join("overlay.ext4")).expect("is there");
-        }
-        // A thread that was in the middle of a step finishes it, sees that nobody wants it, and cleans up.
-        let clean = async {
-            while sandbox.place.run.exists()
-                || sandbox.place.data.join("overlay.ext4").exists()
-                || !sandbox.processes().is_empty()
-            {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(10), clean).await.expect("all is cleaned up");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_launch_where_an_engine_lives_is_refused() {
-    let lab = Lab::open().await;
-    let (sandbox, engine, guest) = lab.clone("twice").await;
-    let refused = sandbox.launch(Source::Boot { secret: [1; 32] }).await;
-    assert!(matches!(refused, Err(Error::Refused { .. })));
-    guest.health(Duration::from_secs(10)).await.expect("the first one is untouched");
-    drop(guest);
-    engine.kill().await.expect("can be killed");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn engines_that_nobody_needs_are_forgotten() {
-    let lab = Lab::open().await;
+    let lab = lab::open().await;
     let (data, run) = (tempfile::tempdir().expect("can be made"), run_dir());
-    let kernels = lab.golden.parent().expect("the cache").join("kernels");
+    let kernels = lab.data().join("kernels");
     let kernel = kernels.join(fs::read_to_string(kernels.join("current")).expect("is prepared").trim());
     let config = wakeful_driver_qemu::QemuConfig { kernel: Some(kernel), ..config(data.path(), run.path()) };
     let qemu = wakeful_driver_qemu::Qemu::open(config).await.expect("all is prepared");

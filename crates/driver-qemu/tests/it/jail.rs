@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use wakeful_driver::{Card, Driver, Error, Image, ImageFile, Place, Source};
+use wakeful_driver::{Card, Driver as _, Error, Image, ImageFile, Place, Source};
+use wakeful_driver_contract::shell;
 use wakeful_driver_qemu::{Confinement, Qemu, QemuConfig, prepare_kernel};
 use wakeful_sys::{pidfd, spawn};
 
-use crate::lab::{self, Lab, MACHINE, shell};
+use crate::lab::{self, MACHINE, QemuLab};
 
 /// An escapee, with a golden snapshot that it can "load".
 struct Escapee {
@@ -35,8 +36,8 @@ struct Escapee {
 
 impl Escapee {
     /// One that says it is this version of QEMU.
-    async fn new(lab: &Lab, version: &str) -> Self {
-        let cache = lab.golden.parent().expect("the cache");
+    async fn new(lab: &QemuLab, version: &str) -> Self {
+        let cache = lab.data();
         let (dir, run) = (tempfile::tempdir_in(cache.join("tmp")).expect("can be made"), lab::run_dir());
         let program = dir.path().join("escapee");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/escapee.c");
@@ -127,8 +128,8 @@ impl Plan {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_escaped_engine_reaches_nothing() {
-    let lab = Lab::open().await;
-    let (victim, engine, _guest) = lab.clone("victim").await;
+    let lab = lab::open().await;
+    let (victim, engine, _guest) = lab.started("victim").await;
     let escapee = Escapee::new(&lab, "10.0.2").await;
     let dir = escapee.dir.path();
     let checkpoint = dir.join("mem.diff");
@@ -204,7 +205,7 @@ async fn an_escaped_engine_reaches_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_escaped_engine_uses_no_more_than_it_may() {
-    let lab = Lab::open().await;
+    let lab = lab::open().await;
     let escapee = Escapee::new(&lab, "10.0.2").await;
     let name =
         format!("/wakeful/{}.escapee", escapee.place.run.parent().and_then(Path::file_name).expect("a name").display());
@@ -227,7 +228,7 @@ async fn an_escaped_engine_uses_no_more_than_it_may() {
 /// degraded, and this is the only wall that the version makes a difference to.
 #[tokio::test(flavor = "multi_thread")]
 async fn golden_memory_is_read_only_where_the_engine_allows_it() {
-    let lab = Lab::open().await;
+    let lab = lab::open().await;
     for (version, outcome) in [("7.2.22", "ok"), ("8.2.0", "EACCES")] {
         let escapee = Escapee::new(&lab, version).await;
         let plan = format!("golden rewrite {}\n", inode(&escapee.golden.join("mem")));
@@ -238,14 +239,14 @@ async fn golden_memory_is_read_only_where_the_engine_allows_it() {
 /// The whole way with a QEMU that needs no right to write: golden, clone, suspend, wake, compaction, boot.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hardened_engine_never_may_write_to_a_base() {
-    let lab = Lab::hardened().await;
+    let lab = QemuLab::hardened().await;
     let rights = |path: &Path| {
         let meta = fs::metadata(path).expect("is there");
         (meta.uid(), meta.gid(), meta.mode() & 0o777)
     };
     assert_eq!(rights(&lab.golden.join("mem")), (0, 0, 0o444));
     let before = fs::metadata(lab.golden.join("mem")).and_then(|meta| meta.modified()).expect("is there");
-    let (mut sandbox, engine, guest) = lab.clone("hardened").await;
+    let (mut sandbox, engine, guest) = lab.started("hardened").await;
     let status = fs::read_to_string(format!("/proc/{}/status", engine.pid())).expect("it lives");
     assert!(status.lines().any(|line| line.trim_end() == "Groups:"), "no group is shared: {status}");
     shell(&guest, "echo kept > /dev/shm/kept").await;
@@ -259,7 +260,8 @@ async fn a_hardened_engine_never_may_write_to_a_base() {
     engine.kill().await.expect("can be killed");
 
     // Over a base of its own.
-    let folded = sandbox.qemu.compact(&sandbox.place, &sandbox.checkpoint(2), &image).await.expect("can be compacted");
+    let folded =
+        sandbox.driver.compact(&sandbox.place, &sandbox.checkpoint(2), &image).await.expect("can be compacted");
     let source = Source::Wake { checkpoint: &sandbox.checkpoint(2), image: &folded };
     let engine = sandbox.launch(source).await.expect("can be woken");
     let uid = fs::metadata(format!("/proc/{}", engine.pid())).expect("it lives").uid();
@@ -272,8 +274,8 @@ async fn a_hardened_engine_never_may_write_to_a_base() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_may_use_all_its_memory_and_an_engine_no_more() {
-    let lab = Lab::open().await;
-    let (sandbox, engine, guest) = lab.clone("memory").await;
+    let lab = lab::open().await;
+    let (sandbox, engine, guest) = lab.started("memory").await;
     let limits = cgroups(&sandbox.place.run);
     let Some(memory) = limits.iter().find(|dir| dir.join("cgroup.procs").exists() && limit_file(dir).exists()) else {
         return; // nothing is limited here, which `doctor` says
@@ -289,7 +291,7 @@ async fn a_guest_may_use_all_its_memory_and_an_engine_no_more() {
     assert!(!cgroups(&sandbox.place.run).is_empty() && engine.resume().await.is_ok());
 
     // Less than the guest believes to have: the host must end it, and say so.
-    let (sandbox, engine, guest) = lab.clone("less-memory").await;
+    let (sandbox, engine, guest) = lab.started("less-memory").await;
     let limits = cgroups(&sandbox.place.run);
     let limit = limits.iter().map(|dir| limit_file(dir)).find(|file| file.exists()).expect("as the other has");
     // Refused while more than this is in use.
@@ -300,7 +302,7 @@ async fn a_guest_may_use_all_its_memory_and_an_engine_no_more() {
     let (exit, _) = tokio::join!(exit, eat);
     let exit = exit.expect("it ends");
     assert!(exit.out_of_memory, "{exit:?}");
-    sandbox.qemu.reap(&sandbox.place).await.expect("can be reaped");
+    sandbox.driver.reap(&sandbox.place).await.expect("can be reaped");
     assert_eq!(cgroups(&sandbox.place.run), Vec::<PathBuf>::new());
 }
 
@@ -314,9 +316,9 @@ async fn shell_unchecked(guest: &wakeful_guest_client::Guest, line: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn engines_are_apart_and_leave_nothing() {
-    let lab = Lab::open().await;
-    let (one, first, _a) = lab.clone("apart-1").await;
-    let (two, second, _b) = lab.clone("apart-2").await;
+    let lab = lab::open().await;
+    let (one, first, _a) = lab.started("apart-1").await;
+    let (two, second, _b) = lab.started("apart-2").await;
     let of = |pid: u32, what: &str| fs::read_link(format!("/proc/{pid}/ns/{what}")).expect("it lives");
     for what in ["mnt", "pid", "net", "ipc", "uts"] {
         let (a, b) = (of(first.pid(), what), of(second.pid(), what));
@@ -331,7 +333,7 @@ async fn engines_are_apart_and_leave_nothing() {
     assert!(claims.iter().all(|claim| claim.exists()));
     for (sandbox, engine) in [(&one, &first), (&two, &second)] {
         engine.kill().await.expect("can be killed");
-        sandbox.qemu.reap(&sandbox.place).await.expect("can be reaped");
+        sandbox.driver.reap(&sandbox.place).await.expect("can be reaped");
         assert_eq!(cgroups(&sandbox.place.run), Vec::<PathBuf>::new());
     }
     assert!(claims.iter().all(|claim| !claim.exists()));

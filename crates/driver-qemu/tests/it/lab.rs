@@ -1,16 +1,17 @@
 //! What the tests share: a prepared data directory and one golden snapshot, kept between runs.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use rustix::fs::{FlockOperation, flock};
-use wakeful_driver::{Card, Driver, Engine, Image, Machine, Place, Source};
-use wakeful_driver_qemu::{Accel, Qemu, QemuConfig, fetch_hardened, prepare_kernel};
-use wakeful_guest_client::{Exec, Guest};
-use wakeful_guest_proto::control::Restore;
+use wakeful_driver::{Card, Driver, Engine, Image, Inspector, Machine, Place, Source};
+use wakeful_driver_contract::{Lab, RealLab, Sandbox, cache};
+use wakeful_driver_gvisor::{GvisorConfig, GvisorInspector};
+use wakeful_driver_qemu::{Accel, Qemu, QemuConfig, QemuInspector, fetch_hardened, prepare_kernel};
+use wakeful_guest_client::Guest;
 
 pub(crate) const MACHINE: Machine = Machine { cpu: 1, memory_mb: 128, disk_mb: 64 };
 /// An emulated boot on shared cores.
@@ -19,7 +20,7 @@ const BOOT: Duration = Duration::from_secs(90);
 const GOLDEN_SECRET: [u8; 32] = [7; 32];
 
 /// A driver, a golden snapshot and a root file system.
-pub(crate) struct Lab {
+pub(crate) struct QemuLab {
     pub(crate) qemu: Arc<Qemu>,
     pub(crate) golden: PathBuf,
     pub(crate) image: Image,
@@ -34,11 +35,6 @@ enum Hardened {
     No,
 }
 
-fn cache() -> PathBuf {
-    let dir = std::env::var_os("WAKEFUL_TEST_CACHE").map_or_else(|| "/var/cache/wakeful-test".into(), PathBuf::from);
-    dir.join("driver-qemu")
-}
-
 pub(crate) fn config(data: &Path, run: &Path) -> QemuConfig {
     QemuConfig { accel: Accel::Tcg, ..QemuConfig::new(data, run) }
 }
@@ -48,15 +44,15 @@ pub(crate) fn run_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("wakeful-it-").tempdir_in("/run").expect("tests run as root")
 }
 
-impl Lab {
-    /// With the QEMU that is installed.
-    pub(crate) async fn open() -> Self {
-        Self::open_in(cache(), Hardened::No).await
-    }
+/// With the QEMU that is installed.
+pub(crate) async fn open() -> Arc<QemuLab> {
+    Arc::new(QemuLab::open_in(cache("driver-qemu"), Hardened::No).await)
+}
 
+impl QemuLab {
     /// With one that maps golden memory read-only, as `wakeful setup --hardened` gets it.
-    pub(crate) async fn hardened() -> Self {
-        Self::open_in(cache().join("hardened"), Hardened::Yes).await
+    pub(crate) async fn hardened() -> Arc<Self> {
+        Arc::new(Self::open_in(cache("driver-qemu/hardened"), Hardened::Yes).await)
     }
 
     /// Prepares what is missing; one process at a time does it, the others wait.
@@ -94,20 +90,15 @@ impl Lab {
         Self { qemu, golden, image, base, work, run }
     }
 
-    /// An empty place for one engine; whatever is in it at the end is reaped.
-    pub(crate) fn sandbox(&self, name: &str) -> Sandbox {
-        let place = Place { name: name.to_owned(), run: self.run.path().join(name), data: self.work.path().join(name) };
-        fs::create_dir(&place.data).expect("can be made");
-        Sandbox { qemu: self.qemu.clone(), base: self.base.clone(), place, secret: GOLDEN_SECRET }
+    /// A running clone that has answered.
+    pub(crate) async fn started(self: &Arc<Self>, name: &str) -> (Sandbox, Arc<dyn Engine>, Guest) {
+        let lab: Arc<dyn Lab> = Arc::clone(self) as Arc<dyn Lab>;
+        Sandbox::started(&lab, name).await
     }
 
-    /// A running clone that has answered.
-    pub(crate) async fn clone(&self, name: &str) -> (Sandbox, Arc<dyn Engine>, Guest) {
-        let mut sandbox = self.sandbox(name);
-        let source = Source::Clone { golden: &self.golden, image: &self.image };
-        let engine = sandbox.launch(source).await.expect("can be cloned");
-        let guest = sandbox.go(&*engine).await;
-        (sandbox, engine, guest)
+    /// The data directory that all tests share.
+    pub(crate) fn data(&self) -> &Path {
+        self.golden.parent().expect("the cache")
     }
 
     pub(crate) fn run_dir(&self) -> &Path {
@@ -169,119 +160,68 @@ async fn make_golden(qemu: &Arc<Qemu>, golden: &Path, base: &Path, run: &Path) -
     let _ = fs::remove_dir_all(golden);
     fs::create_dir(golden).expect("can be made");
     let place = Place { name: "golden".to_owned(), run: run.join("golden"), data: golden.to_owned() };
-    let sandbox = Sandbox { qemu: qemu.clone(), base: base.to_owned(), place, secret: GOLDEN_SECRET };
-    let engine = sandbox.launch(Source::Golden { secret: GOLDEN_SECRET }).await.expect("can be booted");
-    let guest = hello(&*engine, &GOLDEN_SECRET, BOOT).await;
+    let source = Source::Golden { secret: GOLDEN_SECRET };
+    let engine = qemu.launch(&place, MACHINE, base, Card::Unplugged, source).await.expect("can be booted");
+    let stream = engine.connect().await.expect("the socket listens");
+    let guest = Guest::connect(stream, &GOLDEN_SECRET, BOOT).await.expect("it answers");
     guest.version().await.expect("it answers");
-    let image = sandbox.suspend(&*engine, guest, golden).await;
+    assert!(guest.quiesce(Duration::from_secs(10)).await.expect("it answers"));
+    guest.close().await;
+    engine.disconnected().await.expect("it sees that");
+    engine.pause().await.expect("it stops");
+    let image = engine.save(golden).await.expect("can be saved");
     engine.kill().await.expect("can be killed");
+    qemu.reap(&place).await.expect("can be reaped");
     image
 }
 
-async fn hello(engine: &dyn Engine, secret: &[u8; 32], deadline: Duration) -> Guest {
-    let stream = engine.connect().await.expect("the socket listens");
-    match Guest::connect(stream, secret, deadline).await {
-        Ok(guest) => guest,
-        Err(error) => {
-            let exit = tokio::time::timeout(Duration::from_secs(1), engine.exited()).await;
-            panic!("no hello: {error}; engine: {exit:?}");
-        }
+#[async_trait]
+impl Lab for QemuLab {
+    fn driver(&self) -> Arc<dyn Driver> {
+        Arc::clone(&self.qemu) as Arc<dyn Driver>
+    }
+
+    async fn reopened(&self) -> Arc<dyn Driver> {
+        Arc::new(Qemu::open(config(self.data(), self.run_dir())).await.expect("all is prepared"))
+    }
+
+    fn machine(&self) -> Machine {
+        MACHINE
+    }
+
+    fn base(&self) -> &Path {
+        &self.base
+    }
+
+    fn golden(&self) -> Option<(&Path, &Image, [u8; 32])> {
+        Some((&self.golden, &self.image, GOLDEN_SECRET))
+    }
+
+    async fn card(&self) -> Card {
+        Card::Unplugged
+    }
+
+    fn work(&self) -> &Path {
+        self.work.path()
+    }
+
+    fn run(&self) -> &Path {
+        self.run.path()
     }
 }
 
-/// One place, reaped at the end of its test, whichever way that ends.
-pub(crate) struct Sandbox {
-    pub(crate) qemu: Arc<Qemu>,
-    pub(crate) base: PathBuf,
-    pub(crate) place: Place,
-    pub(crate) secret: [u8; 32],
-}
-
-impl Sandbox {
-    pub(crate) async fn launch(&self, source: Source<'_>) -> Result<Arc<dyn Engine>, wakeful_driver::Error> {
-        self.qemu.launch(&self.place, MACHINE, &self.base, Card::Unplugged, source).await
+#[async_trait]
+impl RealLab for QemuLab {
+    fn inspector(&self) -> Arc<dyn Inspector> {
+        Arc::new(QemuInspector::new(&config(self.data(), self.run_dir())))
     }
 
-    /// From "loaded and stopped" to "the agent has confirmed", with a new secret.
-    pub(crate) async fn go(&mut self, engine: &dyn Engine) -> Guest {
-        engine.resume().await.expect("it runs");
-        let guest = hello(engine, &self.secret, BOOT).await;
-        self.restore(&guest, None).await;
-        guest
+    fn foreign(&self) -> Arc<dyn Inspector> {
+        Arc::new(GvisorInspector::new(&GvisorConfig::new(self.data(), self.run_dir())))
     }
 
-    pub(crate) async fn restore(&mut self, guest: &Guest, env: Option<BTreeMap<String, String>>) {
-        let (mut entropy, mut secret) = ([0; 64], [0; 32]);
-        getrandom::fill(&mut entropy).expect("there is entropy");
-        getrandom::fill(&mut secret).expect("there is entropy");
-        for _ in 0..2 {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-            let restore = Restore {
-                time_unix_ns: u64::try_from(now.as_nanos()).expect("before 2554"),
-                entropy_base64: base64(&entropy),
-                hostname: Some("sandbox".to_owned()),
-                env: env.clone(),
-                clone_generation: None,
-                secret: Some(base64(&secret)),
-                default_user: Some("root".to_owned()),
-                default_workdir: None,
-            };
-            guest.restore(&restore).await.expect("it confirms");
-        }
-        self.secret = secret;
+    fn processors(&self) -> u32 {
+        // One more than it has, for what works beside it.
+        MACHINE.cpu + 1
     }
-
-    /// Quiesced, closed and seen closed, stopped, saved.
-    pub(crate) async fn suspend(&self, engine: &dyn Engine, guest: Guest, into: &Path) -> Image {
-        assert!(guest.quiesce(Duration::from_secs(10)).await.expect("it answers"));
-        guest.close().await;
-        engine.disconnected().await.expect("it sees that");
-        engine.pause().await.expect("it stops");
-        if into != self.place.data {
-            fs::create_dir(into).expect("can be made");
-        }
-        engine.save(into).await.expect("can be saved")
-    }
-
-    pub(crate) fn checkpoint(&self, number: u32) -> PathBuf {
-        self.place.data.join(format!("checkpoint-{number}"))
-    }
-
-    /// Processes that have this place's lock open.
-    pub(crate) fn processes(&self) -> Vec<PathBuf> {
-        let lock = self.place.run.join("lock");
-        let holders = fs::read_dir("/proc").expect("is there").flatten().filter(|entry| {
-            let fds = fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
-            fds.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(&lock)))
-        });
-        holders.map(|entry| entry.path()).collect()
-    }
-}
-
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        let (qemu, place) = (self.qemu.clone(), self.place.clone());
-        let reaped = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("can be made");
-            runtime.block_on(qemu.reap(&place))
-        });
-        let reaped = reaped.join();
-        if !std::thread::panicking() {
-            reaped.expect("no panic").expect("can be reaped");
-        }
-    }
-}
-
-/// What a line of shell prints; it must end well.
-pub(crate) async fn shell(guest: &Guest, line: &str) -> String {
-    let done =
-        guest.exec(&Exec { timeout: Some(Duration::from_secs(60)), ..Exec::shell(line) }).await.expect("it runs");
-    let said = String::from_utf8(done.stdout).expect("is text");
-    assert_eq!(done.exit_code, 0, "{line}: {said}{}", String::from_utf8_lossy(&done.stderr));
-    said.trim().to_owned()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.encode(bytes)
 }

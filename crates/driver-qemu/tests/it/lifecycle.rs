@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use wakeful_driver::{Driver, Error, MemoryBase, Source};
+use wakeful_driver::{MemoryBase, Source};
+use wakeful_driver_contract::shell;
 
-use crate::lab::{Lab, shell};
+use crate::lab;
 
 fn env(value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("REMEMBER".to_owned(), value.to_owned())])
@@ -16,25 +16,25 @@ fn env(value: &str) -> BTreeMap<String, String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_survives_cancel_suspend_and_compaction() {
-    let lab = Lab::open().await;
-    let (mut sandbox, engine, guest) = lab.clone("life").await;
+    let lab = lab::open().await;
+    let (mut sandbox, engine, guest) = lab.started("life").await;
     let owner = fs::metadata(format!("/proc/{}", engine.pid())).expect("it lives");
     assert!(owner.uid() > 1_900_000_000 && owner.gid() == owner.uid(), "engines are nobody");
-    sandbox.restore(&guest, Some(env("one"))).await;
+    sandbox.set_env(&guest, env("one")).await;
 
     // A suspend that somebody changes his mind about.
     let cancelled = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(0)).await;
     assert_eq!(cancelled.base, Some(MemoryBase::Golden(lab.golden.clone())));
     let guest = sandbox.go(&*engine).await;
     assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "one");
-    sandbox.restore(&guest, Some(env("two"))).await;
+    sandbox.set_env(&guest, env("two")).await;
 
     // One that is kept; its engine goes.
     let first = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(1)).await;
     assert!(first.bytes() < 64 << 20, "{} bytes for an idle guest", first.bytes());
     engine.kill().await.expect("can be killed");
     engine.kill().await.expect("twice is fine");
-    sandbox.qemu.reap(&sandbox.place).await.expect("can be reaped");
+    sandbox.driver.reap(&sandbox.place).await.expect("can be reaped");
     assert!(!sandbox.place.run.exists() && sandbox.processes().is_empty());
 
     // Waking spends nothing until somebody says so: the same checkpoint loads twice.
@@ -47,12 +47,13 @@ async fn memory_survives_cancel_suspend_and_compaction() {
     let engine = sandbox.launch(source).await.expect("can be woken");
     let guest = sandbox.go(&*engine).await;
     assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "two");
-    sandbox.restore(&guest, Some(env("three"))).await;
+    sandbox.set_env(&guest, env("three")).await;
     let second = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(2)).await;
     engine.kill().await.expect("can be killed");
 
     // Folded into an own base, there are no pages left to inject.
-    let folded = sandbox.qemu.compact(&sandbox.place, &sandbox.checkpoint(2), &second).await.expect("can be compacted");
+    let folded =
+        sandbox.driver.compact(&sandbox.place, &sandbox.checkpoint(2), &second).await.expect("can be compacted");
     assert_eq!(folded.base, Some(MemoryBase::Own));
     assert!(folded.files.iter().all(|file| file.name != "mem.diff"));
     assert!(sandbox.place.data.join("mem.base").exists() && !sandbox.place.data.join("mem.base.new").exists());
@@ -69,7 +70,8 @@ async fn memory_survives_cancel_suspend_and_compaction() {
     let third = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(3)).await;
     assert_eq!(third.base, Some(MemoryBase::Own));
     engine.kill().await.expect("can be killed");
-    let folded = sandbox.qemu.compact(&sandbox.place, &sandbox.checkpoint(3), &third).await.expect("can be compacted");
+    let folded =
+        sandbox.driver.compact(&sandbox.place, &sandbox.checkpoint(3), &third).await.expect("can be compacted");
     for image in [&third, &folded] {
         // Old pages over the new base give the same memory.
         let source = Source::Wake { checkpoint: &sandbox.checkpoint(3), image };
@@ -81,7 +83,7 @@ async fn memory_survives_cancel_suspend_and_compaction() {
     let guest = sandbox.go(&*engine).await;
     assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "three");
     drop(guest);
-    sandbox.qemu.reap(&sandbox.place).await.expect("a running one can be reaped");
+    sandbox.driver.reap(&sandbox.place).await.expect("a running one can be reaped");
     assert!(!sandbox.place.run.exists() && sandbox.processes().is_empty());
     // Whoever reaps takes the status; that it has ended is known to all.
     engine.exited().await;
@@ -89,8 +91,8 @@ async fn memory_survives_cancel_suspend_and_compaction() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_memory_and_disk_come_back() {
-    let lab = Lab::open().await;
-    let (mut sandbox, engine, guest) = lab.clone("data").await;
+    let lab = lab::open().await;
+    let (mut sandbox, engine, guest) = lab.started("data").await;
     // The card is plugged in, also where that leads nowhere: a clone must not have to be told.
     assert_eq!(shell(&guest, "cat /sys/class/net/eth0/carrier").await, "1");
     let make = "head -c 20000000 /dev/urandom > /dev/shm/memory; head -c 5000000 /dev/urandom > /root/disk; \
@@ -111,7 +113,7 @@ async fn processes_memory_and_disk_come_back() {
         engine.kill().await.expect("can be killed");
         assert!(image.bytes() > 20_000_000 || cycle > 2, "{} bytes", image.bytes());
         if cycle == 2 {
-            image = sandbox.qemu.compact(&sandbox.place, &checkpoint, &image).await.expect("can be compacted");
+            image = sandbox.driver.compact(&sandbox.place, &checkpoint, &image).await.expect("can be compacted");
         } else if cycle == 3 {
             assert!(image.bytes() < 20_000_000, "{} bytes over an own base", image.bytes());
         }
@@ -128,44 +130,9 @@ async fn processes_memory_and_disk_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_leaves_the_engine_stopped_and_alive() {
-    let lab = Lab::open().await;
-    let (mut sandbox, engine, guest) = lab.clone("full").await;
-    shell(&guest, "head -c 4000000 /dev/urandom > /dev/shm/memory").await;
-    let small = SmallDisk::mount(sandbox.checkpoint(0));
-    assert!(guest.quiesce(Duration::from_secs(10)).await.expect("it answers"));
-    guest.close().await;
-    engine.disconnected().await.expect("it sees that");
-    engine.pause().await.expect("it stops");
-    let error = engine.save(&small.0).await.expect_err("there is no room");
-    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
-    assert_eq!(fs::read_dir(&small.0).expect("is there").count(), 0, "partial files are removed");
-    let guest = sandbox.go(&*engine).await;
-    guest.health(Duration::from_secs(10)).await.expect("it goes on");
-}
-
-/// A disk of one megabyte, unmounted whatever happens.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(at: PathBuf) -> Self {
-        fs::create_dir(&at).expect("can be made");
-        let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("small", &at, "tmpfs", flags, c"size=1m").expect("tests run as root");
-        Self(at)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn both_ways_to_find_pages_agree() {
-    let lab = Lab::open().await;
-    let (sandbox, engine, guest) = lab.clone("pages").await;
+    let lab = lab::open().await;
+    let (sandbox, engine, guest) = lab.started("pages").await;
     let by_ioctl = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(0)).await;
     // The engine is stopped: nothing changes between the two.
     let (inode, size) = {
@@ -193,68 +160,31 @@ async fn both_ways_to_find_pages_agree() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_boots_from_its_own_disk() {
-    let lab = Lab::open().await;
-    let (mut sandbox, engine, guest) = lab.clone("boot").await;
-    let image = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(0)).await;
-    engine.kill().await.expect("can be killed");
+async fn a_cold_boot_has_an_empty_base_of_its_own() {
+    let lab = lab::open().await;
+    let (mut sandbox, engine, guest) = lab.started("boot").await;
+    drop(guest);
+    sandbox.end(&*engine).await;
     sandbox.secret = [9; 32];
     let engine = sandbox.launch(Source::Boot { secret: [9; 32] }).await.expect("can be booted");
     let guest = sandbox.go(&*engine).await;
-    sandbox.restore(&guest, Some(env("booted"))).await;
-    // A cold-booted one sleeps and wakes over its own, empty base.
     let checkpoint = sandbox.suspend(&*engine, guest, &sandbox.checkpoint(1)).await;
     assert_eq!(checkpoint.base, Some(MemoryBase::Own));
-    engine.kill().await.expect("can be killed");
-    let source = Source::Wake { checkpoint: &sandbox.checkpoint(1), image: &checkpoint };
-    let engine = sandbox.launch(source).await.expect("can be woken");
-    let guest = sandbox.go(&*engine).await;
-    assert_eq!(guest.envs().await.expect("it answers")["REMEMBER"], "booted");
-    assert_ne!(image.engine, "");
-
-    // Switched off from inside, the engine ends by itself.
-    guest.poweroff().await.expect("it begins");
-    let exit = tokio::time::timeout(Duration::from_secs(30), engine.exited()).await.expect("it ends");
-    assert!(exit.status.as_deref().is_some_and(|status| status.ends_with("restarted from inside")), "{exit:?}");
-    assert!(matches!(engine.connect().await, Err(Error::Ended { .. })));
-    assert!(matches!(engine.pause().await, Err(Error::Ended { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_engine_is_noticed() {
-    let lab = Lab::open().await;
-    let (sandbox, engine, guest) = lab.clone("killed").await;
-    let watched = engine.clone();
-    let watch = async { tokio::time::timeout(Duration::from_secs(10), watched.exited()).await.expect("it is noticed") };
-    let kill = async {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(engine.pid()).expect("a pid")).expect("a pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
-    };
-    let (exit, ()) = tokio::join!(watch, kill);
+async fn how_an_engine_ended_is_told() {
+    let lab = lab::open().await;
+    let (_sandbox, engine, guest) = lab.started("killed").await;
+    let pid = rustix::process::Pid::from_raw(i32::try_from(engine.pid()).expect("a pid")).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+    let exit = tokio::time::timeout(Duration::from_secs(10), engine.exited()).await.expect("it is noticed");
     assert_eq!((exit.status.as_deref(), exit.output.as_str()), (Some("signal 9"), ""));
     assert!(!std::path::Path::new(&format!("/proc/{}", engine.pid())).exists(), "no zombie is left");
     guest.closed().await;
-    assert!(sandbox.qemu.adopt(&sandbox.place).await.expect("can be looked at").is_none());
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_running_engine_is_not_saved_and_nothing_is_left_of_the_attempt() {
-    let lab = Lab::open().await;
-    let (sandbox, engine, guest) = lab.clone("running").await;
-    fs::create_dir(sandbox.checkpoint(0)).expect("can be made");
-    assert!(matches!(engine.save(&sandbox.checkpoint(0)).await, Err(Error::Refused { .. })));
-    engine.resume().await.expect("running already is fine");
-    assert!(guest.quiesce(Duration::from_secs(10)).await.expect("it answers"));
-    guest.close().await;
-    engine.disconnected().await.expect("it sees that");
-    engine.pause().await.expect("it stops");
-    engine.pause().await.expect("stopped already is fine");
-    // A directory that is not there stands for a disk that fails.
-    assert!(engine.save(&sandbox.place.data.join("nowhere")).await.is_err());
-    // Pages that cannot be written: the state was, and goes again.
-    fs::write(sandbox.checkpoint(0).join("mem.diff"), b"in the way").expect("can be written");
-    assert!(engine.save(&sandbox.checkpoint(0)).await.is_err());
-    assert!(!sandbox.checkpoint(0).join("dev.state").exists());
-    fs::remove_file(sandbox.checkpoint(0).join("mem.diff")).expect("is there");
-    engine.save(&sandbox.checkpoint(0)).await.expect("now it can be saved");
+    let (_sandbox, engine, guest) = lab.started("off").await;
+    guest.poweroff().await.expect("it begins");
+    let exit = tokio::time::timeout(Duration::from_secs(30), engine.exited()).await.expect("it ends");
+    assert!(exit.status.as_deref().is_some_and(|status| status.ends_with("restarted from inside")), "{exit:?}");
 }

@@ -1,8 +1,9 @@
 //! The driver against real engines.
 
-mod adopt;
 mod damage;
 mod jail;
 mod lab;
 mod lifecycle;
 mod probe;
+
+wakeful_driver_contract::driver_contract!(contract, crate::lab::open, real);

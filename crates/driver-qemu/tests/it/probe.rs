@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use wakeful_driver::Driver;
 use wakeful_driver_qemu::{Accel, Qemu, QemuConfig};
 
-use crate::lab::{Lab, config};
+use crate::lab::{self, config};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_probe_guest_reaches_user_space() {
-    let lab = Lab::open().await;
+    let lab = lab::open().await;
     let outcome = lab.qemu.probe(lab.run_dir(), Duration::from_secs(90)).await.expect("can be tried");
     assert_eq!(outcome, None);
     let late = lab.qemu.probe(lab.run_dir(), Duration::from_millis(1)).await.expect("can be tried");
@@ -20,8 +20,8 @@ async fn a_probe_guest_reaches_user_space() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn auto_decides_by_itself_and_remembers() {
-    let lab = Lab::open().await;
-    let data = lab.golden.parent().expect("the cache");
+    let lab = lab::open().await;
+    let data = lab.data();
     let run = lab.run_dir().join("auto/run");
     // As root, so that the rights on /dev/kvm are no reason: on a host where it does not work the guest must say so.
     let auto = QemuConfig { accel: Accel::Auto, engine_uid: 0, ..config(data, &run) };

@@ -3,6 +3,7 @@
 mod build;
 mod cancel;
 mod refuse;
+mod tree;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

@@ -46,7 +46,10 @@ impl Check<'_> {
     async fn golden_snapshot(&self, dir: &Path) -> Result<u64, String> {
         let golden = golden::read(dir).await.map_err(|error| error_chain(&error))?;
         let golden = golden.ok_or("it has no manifest")?;
-        let verified = self.scope.inspector.verify(dir, dir, &golden.image).await;
+        let first = self.scope.inspectors.first().map(|(_, inspector)| &**inspector);
+        let inspector = golden.runtime.as_deref().map_or(first, |name| self.scope.inspector(name));
+        let inspector = inspector.ok_or("nobody here knows the runtime that made it")?;
+        let verified = inspector.verify(dir, dir, &golden.image).await;
         verified.map_err(|error| error_chain(&error))?;
         Ok(golden.image.bytes())
     }
@@ -92,7 +95,10 @@ impl Check<'_> {
 
     async fn snapshot(&self, snapshot: &Snapshot, damaged: &Damaged) -> Result<u64, String> {
         let dir = self.scope.layout.snapshot(&snapshot.id);
-        if !dir.join("overlay.ext4").is_file() {
+        let runtime = &snapshot.content.runtime;
+        let inspector =
+            self.scope.inspector(runtime).ok_or_else(|| format!("nobody here knows what {runtime} wrote"))?;
+        if !dir.join(inspector.disk_file()).is_file() {
             return Err("its disk is not there".to_owned());
         }
         let Some(image) = image_of(snapshot).map_err(|error| error_chain(&error))? else { return Ok(0) };
@@ -101,13 +107,19 @@ impl Check<'_> {
         {
             return Err(format!("the golden snapshot that it stands on is damaged: {reason}"));
         }
-        self.scope.inspector.verify(&dir, &dir, &image).await.map_err(|error| error_chain(&error))?;
+        inspector.verify(&dir, &dir, &image).await.map_err(|error| error_chain(&error))?;
         Ok(image.bytes())
     }
 
     /// Compares every base that somebody needs with its name, which is its digest.
     pub(super) async fn bases(&mut self, rows: &[Sandbox], templates: &[Template]) -> Result<(), Error> {
         const STEP: &str = "bases";
+        let layout = self.scope.layout.clone();
+        let half_made =
+            files::blocking("look for half-made trees", move || Ok(crate::trees::half_made(&layout))).await?;
+        for (_, path) in half_made {
+            self.discarded(Kind::HalfMade, &path, "the tree of a base that was being made").await;
+        }
         let mut bases: Vec<String> = self.needed.bases.iter().cloned().collect();
         bases.sort_unstable();
         for (nth, digest) in bases.iter().enumerate() {

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
-use wakeful_driver::{Inspector, MemoryBase};
+use wakeful_driver::{Inspector, MemoryBase, Place};
 use wakeful_model::{Sandbox, Snapshot, Template};
 use wakeful_store::Store;
 
@@ -39,10 +39,36 @@ pub struct Scope {
     pub store: Arc<dyn Store>,
     /// What is wrong with the file that the store is in.
     pub database: Vec<String>,
-    /// Knows what engines wrote and left.
-    pub inspector: Arc<dyn Inspector>,
+    /// Who knows what engines wrote and left, by the names of their runtimes. The first is the one whose images do not say
+    /// whose they are.
+    pub inspectors: Vec<(String, Arc<dyn Inspector>)>,
     /// What tells this daemon's links and tables from another's.
     pub network_tag: String,
+}
+
+impl Scope {
+    /// Who knows the images and disks of a runtime.
+    fn inspector(&self, runtime: &str) -> Option<&dyn Inspector> {
+        self.inspectors.iter().find(|(name, _)| name == runtime).map(|(_, inspector)| &**inspector)
+    }
+
+    /// Whether an engine lives in a place; all of them know a place in the same way, so whoever says yes is right.
+    async fn lives(&self, place: &Place) -> Result<bool, wakeful_driver::Error> {
+        for (_, inspector) in &self.inspectors {
+            if inspector.lives(place).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Any of them can clear any place; the one whose it is comes first.
+    async fn reap(&self, place: &Place, runtime: Option<&str>) -> Result<(), Error> {
+        let own = runtime.and_then(|name| self.inspector(name));
+        let inspector = own.or_else(|| self.inspectors.first().map(|(_, first)| &**first));
+        let inspector = inspector.ok_or_else(|| Error::Internal("nobody knows engines".into()))?;
+        Ok(inspector.reap(place).await?)
+    }
 }
 
 /// Whether what is found is also repaired.
@@ -83,6 +109,8 @@ pub enum Kind {
     StraySnapshot,
     /// Golden snapshots of no template.
     StrayGoldenSnapshot,
+    /// Something of a runtime that this version does not know.
+    Unchecked,
     /// A base of no template and no sandbox.
     StrayBase,
     /// A build of no template.

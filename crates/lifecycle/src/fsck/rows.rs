@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use wakeful_driver::MemoryBase;
+use wakeful_driver::{Inspector, MemoryBase};
 use wakeful_model::machine::Bootable;
 use wakeful_model::{Cause, Event, EventType, Failure, Memory, Op, Sandbox, State};
 use wakeful_store::Swap;
@@ -37,7 +37,7 @@ impl Check<'_> {
     /// What is true of a row after all that was found has been repaired, if it is to be.
     async fn row(&mut self, row: Sandbox, damaged: &Damaged) -> Sandbox {
         let place = self.scope.layout.place(&row.id);
-        let lives = match self.scope.inspector.lives(&place).await {
+        let lives = match self.scope.lives(&place).await {
             Ok(lives) => lives,
             Err(error) => {
                 let remedy = "is this run as root?";
@@ -63,17 +63,21 @@ impl Check<'_> {
             }
             (State::Suspended(_) | State::Failed(_), true) => {
                 let (scope, detail) = (self.scope, "an engine of it runs although it is at rest");
-                let fix = async { Ok(scope.inspector.reap(&place).await?) };
+                let fix = scope.reap(&place, Some(&row.runtime));
                 self.found(Kind::StrayEngine, &row.id, detail, "it is ended", fix).await;
             }
             _ => {}
         }
-        let disk = place.data.join("overlay.ext4");
-        if !disk.is_file() {
+        let Some(inspector) = self.scope.inspector(&row.runtime) else {
+            let detail = format!("nobody here knows what {} wrote: its disk and memory were not checked", row.runtime);
+            self.note(Kind::Unchecked, &row.id, &detail, "check it with a version that has this runtime");
+            return row;
+        };
+        if !place.data.join(inspector.disk_file()).is_file() {
             return self.without_disk(row, lives).await;
         }
         match row.state {
-            State::Suspended(Memory::Kept) => self.with_checkpoint(row, damaged).await,
+            State::Suspended(Memory::Kept) => self.with_checkpoint(row, inspector, damaged).await,
             State::Creating
             | State::Running
             | State::Suspended(Memory::None | Memory::Spent)
@@ -117,8 +121,8 @@ impl Check<'_> {
         written
     }
 
-    async fn with_checkpoint(&mut self, row: Sandbox, damaged: &Damaged) -> Sandbox {
-        let wrong = match self.verify(&row, damaged).await {
+    async fn with_checkpoint(&mut self, row: Sandbox, inspector: &dyn Inspector, damaged: &Damaged) -> Sandbox {
+        let wrong = match self.verify(&row, inspector, damaged).await {
             Ok(bytes) => {
                 self.report.checked.checkpoints += 1;
                 self.report.checked.bytes += bytes;
@@ -143,7 +147,7 @@ impl Check<'_> {
         written
     }
 
-    async fn verify(&self, row: &Sandbox, damaged: &Damaged) -> Result<u64, String> {
+    async fn verify(&self, row: &Sandbox, inspector: &dyn Inspector, damaged: &Damaged) -> Result<u64, String> {
         let checkpoint = Checkpoint::of(row).map_err(|error| error_chain(&error))?;
         let checkpoint = checkpoint.ok_or("its row names no checkpoint")?;
         if let Some(MemoryBase::Golden(dir)) = &checkpoint.image.base
@@ -153,7 +157,7 @@ impl Check<'_> {
         }
         let dir = self.scope.layout.checkpoint(&row.id, checkpoint.generation);
         let data = self.scope.layout.sandbox(&row.id);
-        let verified = self.scope.inspector.verify(&data, &dir, &checkpoint.image).await;
+        let verified = inspector.verify(&data, &dir, &checkpoint.image).await;
         verified.map_err(|error| error_chain(&error))?;
         Ok(checkpoint.image.bytes())
     }

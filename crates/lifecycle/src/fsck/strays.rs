@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use wakeful_driver::{Place, StrayKind};
+use wakeful_driver::{Inspector, Place, Stray, StrayKind};
 use wakeful_model::SandboxId;
 use wakeful_net::{Limits, Network, Options};
 
@@ -71,8 +71,8 @@ impl Check<'_> {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let Some(id) = name.parse::<SandboxId>().ok().filter(|_| is_place(&name)) else { continue };
             let place = Place { name: name.clone(), run: path.clone(), data: scope.layout.sandbox(&id) };
-            let lives = scope.inspector.lives(&place).await.unwrap_or(true);
-            let fix = async { Ok(scope.inspector.reap(&place).await?) };
+            let lives = scope.lives(&place).await.unwrap_or(true);
+            let fix = scope.reap(&place, None);
             let (known, awake) = (self.needed.sandboxes.contains(id.as_str()), self.needed.awake.contains(id.bare()));
             match (lives, known, awake) {
                 (true, false, _) => {
@@ -92,7 +92,16 @@ impl Check<'_> {
 
     async fn left_by_engines(&mut self) -> Result<(), Error> {
         let scope = self.scope;
-        for stray in scope.inspector.strays(scope.layout.run()).await? {
+        let mut strays: Vec<(&dyn Inspector, Stray)> = Vec::new();
+        for (_, inspector) in &scope.inspectors {
+            for stray in inspector.strays(scope.layout.run()).await? {
+                // They share uids and limits, and see each other's.
+                if strays.iter().all(|(_, known)| *known != stray) {
+                    strays.push((&**inspector, stray));
+                }
+            }
+        }
+        for (inspector, stray) in strays {
             let (kind, detail) = match stray.kind {
                 StrayKind::Cgroup => (Kind::StrayCgroup, "limits of an engine that has no run directory"),
                 StrayKind::Uid => (Kind::StrayUid, "a uid that no engine runs under"),
@@ -103,7 +112,7 @@ impl Check<'_> {
                 self.note(kind, stray.path.display(), detail, "the next start of any daemon removes it");
                 continue;
             }
-            let fix = async { Ok(scope.inspector.remove(&stray).await?) };
+            let fix = async { Ok(inspector.remove(&stray).await?) };
             self.found(kind, stray.path.display(), detail, "it is removed", fix).await;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Create: admit → row and intent → golden snapshot → clone, stopped → limits of its disk → hello, `cont` → restore → start
 //! command → commit. From a snapshot: its disk is copied and its memory loaded instead. A member of the pool is a clone that
-//! was made before: its network is opened, then hello, `cont`, restore. Where there is no golden snapshot yet, it boots.
+//! was made before: its network is opened, then hello, `cont`, restore. Where there is no golden snapshot (yet), it boots.
 //!
 //! A crash anywhere before the commit leaves a `creating` row; `recover` destroys what it finds, since nobody was told
 //! the id yet.
@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use tracing::{error, warn};
 use wakeful_driver::{Driver, MemoryBase, Part, Place, Source};
 use wakeful_model::{
-    Cause, Code, Content, EventType, Fact, Failure, Mode, OnExpiry, Op, OperationId, Outcome, Policy, Sandbox,
-    SandboxId, Size, Snapshot, State, Transition, preset,
+    Cause, Code, Content, EventType, Fact, Failure, IoLimits, Mode, OnExpiry, Op, OperationId, Outcome, Policy,
+    Sandbox, SandboxId, Size, Snapshot, State, Transition, preset,
 };
 
 use super::{event, machine_of, swap};
@@ -25,6 +25,7 @@ use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
 use crate::patch::bounded;
 use crate::pool::{Kind, Member};
+use crate::runtimes::AUTO;
 use crate::snapshots::Origin;
 use crate::{Error, NewSandbox, disk, entry, files, tenants};
 
@@ -46,7 +47,13 @@ pub(crate) type Answer = oneshot::Receiver<Result<Reply, Error>>;
 pub(crate) async fn admit(inner: &Arc<Inner>, id: SandboxId, new: NewSandbox) -> Result<(SandboxId, Answer), Error> {
     let from = inner.origin(&new.tenant, &new.template).await?;
     // Opened before anybody has to wait for it; whoever needs it says why it cannot be.
-    let _ = inner.driver().await;
+    let _ = match &from {
+        Some(origin) => inner.drivers.named(&origin.snapshot.content.runtime).await,
+        None => {
+            let template = inner.find_template(&new.tenant, &new.template).await?;
+            inner.driver_for(new.runtime.as_deref(), &template).await
+        }
+    };
     // Two that would fit one by one must not both see room; and no base goes between the look at its template and the row.
     let _turn = inner.admissions.lock().await;
     let content = match &from {
@@ -87,7 +94,7 @@ pub(crate) async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Conte
     let disk_mb = new.disk_mb.or(template.disk_mb).unwrap_or(inner.defaults.disk_mb);
     Size::check(cpu, memory_mb, disk_mb)
         .map_err(|error| Error::invalid(Code::InvalidSize, error.field(), error.to_string()))?;
-    let engine = inner.driver().await?.engine().clone();
+    let engine = inner.driver_for(new.runtime.as_deref(), &template).await?.engine().clone();
     Ok(Content {
         template: template.name,
         template_id: template.id,
@@ -110,9 +117,13 @@ pub(crate) async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Conte
     })
 }
 
-/// What a new sandbox gets from a snapshot: all of it, its size included.
+/// What a new sandbox gets from a snapshot: all of it, its size and runtime included.
 fn of_snapshot(snapshot: &Snapshot, new: &NewSandbox) -> Result<Content, Error> {
     let content = snapshot.content.clone();
+    if new.runtime.as_ref().is_some_and(|name| name != AUTO && *name != content.runtime) {
+        let detail = format!("a snapshot goes on where it was taken: in {}", content.runtime);
+        return Err(Error::invalid(Code::InvalidCombination, "runtime", detail));
+    }
     let other = [
         ("size", new.size.is_some() && new.size != content.size),
         ("cpu", new.cpu.is_some_and(|cpu| cpu != content.cpu)),
@@ -135,15 +146,10 @@ async fn resolve(
     parent_id: Option<SandboxId>,
 ) -> Result<Sandbox, Error> {
     inner.check_capacity(u64::from(content.memory_mb), u64::from(content.disk_mb))?;
-    let driver = inner.driver().await?;
+    let driver = inner.drivers.named(&content.runtime).await?;
     let engine = driver.engine();
-    let wanted = new.runtime.as_deref().filter(|wanted| *wanted != "auto").unwrap_or(&content.runtime);
-    if *wanted != engine.runtime {
-        return Err(Error::RuntimeUnavailable(format!(
-            "{wanted} is not the runtime of this daemon, which is {}",
-            engine.runtime
-        )));
-    }
+    let io = new.io.unwrap_or(content.io);
+    check_io(&*driver, io)?;
 
     let now = inner.now();
     let mut secret = [0u8; 32];
@@ -173,7 +179,7 @@ async fn resolve(
         env,
         env_keys,
         egress: new.egress.clone().unwrap_or(content.egress),
-        io: new.io.unwrap_or(content.io),
+        io,
         entry: content.entry,
         runtime: engine.runtime.clone(),
         accel: engine.accel.clone(),
@@ -193,6 +199,15 @@ async fn resolve(
         failure: None,
         id,
     })
+}
+
+/// Limits that nobody would keep are refused: whoever asks for them relies on them.
+pub(crate) fn check_io(driver: &dyn Driver, io: IoLimits) -> Result<(), Error> {
+    if !io.any() || driver.capabilities().io_limits {
+        return Ok(());
+    }
+    let detail = format!("{} cannot limit what a sandbox asks of its disk", driver.engine().runtime);
+    Err(Error::invalid(Code::UnsupportedByRuntime, "io", detail))
 }
 
 fn policy(inner: &Inner, new: &NewSandbox, now: jiff::Timestamp) -> Policy {
@@ -304,22 +319,25 @@ async fn make_place(inner: &Inner, row: &Sandbox) -> Result<Place, Error> {
 }
 
 /// What a template gives by the shortest way there is: a member of the pool, a clone, a boot. And which of them it was, if
-/// it was not the usual one.
+/// it was not the usual one of its runtime.
 async fn of_template_now(inner: &Arc<Inner>, row: &Sandbox) -> Result<(Held, Option<&'static str>), Error> {
-    let driver = inner.driver().await?;
+    let driver = inner.driver_of(row).await?;
     let kind = Kind::of(row, driver.engine());
     match inner.pool.claim(&row.id).await? {
-        Some(member) => match claim(inner, row, &kind, &member).await {
+        Some(member) => match claim(inner, &*driver, row, &kind, &member).await {
             Ok(held) => {
                 inner.pool.hit(&member.name);
                 return Ok((held, Some("claimed from the pool")));
             }
             Err(error) => {
-                warn!(sandbox_id = %row.id, error = error_chain(&error), "a member of the pool is of no use, making a clone");
-                inner.clear_place(&row.id).await?;
+                warn!(sandbox_id = %row.id, error = error_chain(&error), "a member of the pool is of no use, making another");
+                inner.clear_place(&row.id, Some(&row.runtime)).await?;
             }
         },
         None => inner.pool.missed(&kind),
+    }
+    if !driver.capabilities().golden {
+        return Ok((boot(inner, &driver, row).await?, None));
     }
     match inner.golden_at_hand(&driver, &row.template_id, &row.base, kind.machine()).await? {
         Some(golden) => Ok((clone(inner, &driver, row, &golden).await?, None)),
@@ -331,7 +349,13 @@ async fn of_template_now(inner: &Arc<Inner>, row: &Sandbox) -> Result<(Held, Opt
 }
 
 /// Makes a member of the pool the sandbox whose place it has.
-async fn claim(inner: &Arc<Inner>, row: &Sandbox, kind: &Kind, member: &Member) -> Result<Held, Error> {
+async fn claim(
+    inner: &Arc<Inner>,
+    driver: &dyn Driver,
+    row: &Sandbox,
+    kind: &Kind,
+    member: &Member,
+) -> Result<Held, Error> {
     if member.kind != *kind {
         let detail = "the pool's member is of another template or size".into();
         return Err(Error::Unresponsive { id: row.id.clone(), detail });
@@ -341,7 +365,7 @@ async fn claim(inner: &Arc<Inner>, row: &Sandbox, kind: &Kind, member: &Member) 
     let claimed = async {
         // Before the guest runs: until now nothing could leave it.
         inner.uplinks.steer(row).await?;
-        disk::prepare(&engine, row).await?;
+        disk::prepare(driver, &engine, row).await?;
         let who = Identity::of(row, row.runtime_generation);
         guest::revive(&engine, &member.secret, Vcpus::Stopped, CLAIMED, &who).await
     };
@@ -351,28 +375,33 @@ async fn claim(inner: &Arc<Inner>, row: &Sandbox, kind: &Kind, member: &Member) 
     Ok(Held { engine: Some(engine), guest: Some(guest) })
 }
 
-/// The first of its size.
+/// The first of its size, or one of a runtime that clones nothing.
 async fn boot(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: &Sandbox) -> Result<Held, Error> {
+    let base = inner.base_for(&**driver, &row.base).await?;
     let place = make_place(inner, row).await?;
-    let card = inner.uplinks.plug(row).await?;
+    let card = inner.uplinks.plug(row, &**driver).await?;
+    point(Point::CreatePlugged);
     let source = Source::First { secret: row.secret };
-    let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), card, source).await?;
+    let engine = driver.launch(&place, machine_of(row), &base, card, source).await?;
+    point_with(Point::CreateLaunched, &*engine);
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
-    disk::prepare(&engine, row).await?;
+    disk::prepare(&**driver, &engine, row).await?;
+    point_with(Point::CreateRestored, &*engine);
     Ok(Held { engine: Some(engine), guest: Some(guest) })
 }
 
 async fn clone(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: &Sandbox, golden: &Golden) -> Result<Held, Error> {
     let machine = machine_of(row);
+    let base = inner.base_for(&**driver, &row.base).await?;
     let place = make_place(inner, row).await?;
     let source = Source::Clone { golden: &golden.dir, image: &golden.image };
-    let card = inner.uplinks.plug(row).await?;
+    let card = inner.uplinks.plug(row, &**driver).await?;
     point(Point::CreatePlugged);
-    let engine = driver.launch(&place, machine, &inner.layout.base(&row.base), card, source).await?;
+    let engine = driver.launch(&place, machine, &base, card, source).await?;
     point_with(Point::CreateLaunched, &*engine);
-    disk::prepare(&engine, row).await?;
+    disk::prepare(&**driver, &engine, row).await?;
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &golden.secret, Vcpus::Stopped, FIRST_ANSWER, &who).await?;
@@ -383,8 +412,8 @@ async fn clone(inner: &Arc<Inner>, driver: &Arc<dyn Driver>, row: &Sandbox, gold
 /// Goes on where a snapshot was taken, as somebody else. Memory that no engine here can load is left: it boots from the
 /// disk and says so.
 async fn go_on_from(inner: &Arc<Inner>, row: &mut Sandbox, origin: &Origin) -> Result<Held, Error> {
-    let driver = inner.driver().await?;
-    let (machine, base) = (machine_of(row), inner.layout.base(&row.base));
+    let driver = inner.driver_of(row).await?;
+    let (machine, base) = (machine_of(row), inner.base_for(&*driver, &row.base).await?);
     let place = make_place(inner, row).await?;
     let dir = inner.layout.snapshot(&origin.snapshot.id);
     driver.copy(Part::Disk, &dir, &place.data).await?;
@@ -393,12 +422,12 @@ async fn go_on_from(inner: &Arc<Inner>, row: &mut Sandbox, origin: &Origin) -> R
         if image.base == Some(MemoryBase::Own) {
             driver.copy(Part::Memory, &dir, &place.data).await?;
         }
-        let card = inner.uplinks.plug(row).await?;
+        let card = inner.uplinks.plug(row, &*driver).await?;
         let source = Source::Wake { checkpoint: &dir, image: &image };
         match driver.launch(&place, machine, &base, card, source).await {
             Ok(engine) => {
                 point_with(Point::ForkLaunched, &*engine);
-                let follows = disk::prepare(&engine, row).await?;
+                let follows = disk::prepare(&*driver, &engine, row).await?;
                 inner.uplinks.settled(&row.id).await?;
                 // A number that its agent has never heard, so that it knows itself for a copy.
                 let who = Identity::of(row, FORKED + u64::from(random()?));
@@ -415,12 +444,12 @@ async fn go_on_from(inner: &Arc<Inner>, row: &mut Sandbox, origin: &Origin) -> R
         }
     }
     row.restored_memory = Some(false);
-    let card = inner.uplinks.plug(row).await?;
+    let card = inner.uplinks.plug(row, &*driver).await?;
     let engine = driver.launch(&place, machine, &base, card, Source::Boot { secret: row.secret }).await?;
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
-    disk::prepare(&engine, row).await?;
+    disk::prepare(&*driver, &engine, row).await?;
     Ok(Held { engine: Some(engine), guest: Some(guest) })
 }
 

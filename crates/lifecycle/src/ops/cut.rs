@@ -18,7 +18,7 @@ use wakeful_driver::{Engine, Image, MemoryBase, Part};
 use wakeful_model::{Cause, Content, EventType, Memory, Sandbox, Snapshot, SnapshotId, State};
 
 use super::suspend::{self, Checkpoint, GOES_ON};
-use super::{event, swap};
+use super::{event, obstacles, swap};
 use crate::crash::{Point, point, point_with};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
@@ -34,8 +34,11 @@ pub(crate) struct Cut {
     pub(crate) name: Option<String>,
 }
 
-pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, cut: &Cut, cause: Cause) -> Finished {
+pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, mut held: Held, cut: &Cut, cause: Cause) -> Finished {
     let began = Instant::now();
+    if let Err(error) = allowed(inner, &row, &mut held).await {
+        return end(inner, row, held, cut, cause, began, Err(error)).await;
+    }
     let half = half_made(&inner.layout.snapshot(&cut.id));
     let dir = half.clone();
     let ready = files::blocking("make the snapshot's directory", move || {
@@ -73,6 +76,15 @@ pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, held: Held, cut: &Cut,
             };
             end(inner, row, held, cut, cause, began, made).await
         }
+    }
+}
+
+/// Whether its runtime is there, and what runs can be cut: found out before anything is touched.
+async fn allowed(inner: &Inner, row: &Sandbox, held: &mut Held) -> Result<(), Error> {
+    let driver = inner.driver_of(row).await?;
+    match (row.state, held.engine.clone()) {
+        (State::Running, Some(engine)) => obstacles::look(&*driver, row, held, &engine).await,
+        _ => Ok(()),
     }
 }
 
@@ -122,7 +134,7 @@ async fn of_sleeper(inner: &Inner, row: &Sandbox, half: &Path) -> Result<Option<
 
 async fn copy(inner: &Inner, row: &Sandbox, part: Part, half: &Path) -> Result<(), Error> {
     let from = inner.layout.sandbox(&row.id);
-    inner.driver().await?.copy(part, &from, half).await.map_err(|error| full(row, error))
+    inner.driver_of(row).await?.copy(part, &from, half).await.map_err(|error| full(row, error))
 }
 
 fn full(row: &Sandbox, error: wakeful_driver::Error) -> Error {

@@ -35,8 +35,8 @@ async fn gone(inner: &Arc<Inner>, mut row: Sandbox, held: Held, cause: Cause) ->
     drop(held);
     let place = inner.layout.place(&row.id);
     // Without a usable runtime there can be no engine of ours either, unless its run directory says so.
-    match inner.driver().await {
-        Ok(_) => inner.reap(&row.id).await?,
+    match inner.reaper(Some(&row.runtime)).await {
+        Ok(_) => inner.reap_row(&row).await?,
         Err(error) if place.run.exists() => return Err(error),
         Err(_) => {}
     }

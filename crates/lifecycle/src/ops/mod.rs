@@ -3,6 +3,7 @@
 pub(crate) mod create;
 mod cut;
 mod destroy;
+pub(crate) mod obstacles;
 mod suspend;
 mod wake;
 

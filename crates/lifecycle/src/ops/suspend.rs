@@ -1,6 +1,6 @@
 //! Suspend is a transaction.
 //!
-//! intent → quiesce (guest syncs) → channel closed and seen closed → engine stopped → state and dirty pages into a new
+//! intent → guest asked what no image could keep, where its engine has such limits → quiesce (guest syncs) → channel closed and seen closed → engine stopped → state and dirty pages into a new
 //! directory, all synced → rename → **one database write commits** → engine killed.
 //!
 //! Before the commit the engine is alive and stopped: every failure, and every crash (`recover` adopts it), lets it run
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
-use wakeful_driver::{Engine, Image};
+use wakeful_driver::{Driver, Engine, Image};
 use wakeful_model::{Cause, EventType, Fact, Failure, Memory, Outcome, Sandbox, State, machine::Bootable};
 
-use super::{event, swap};
+use super::{event, obstacles, swap};
 use crate::crash::{Point, point, point_with};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
@@ -61,21 +61,29 @@ impl Checkpoint {
 pub(super) async fn run(
     inner: &Arc<Inner>,
     row: Sandbox,
-    held: Held,
+    mut held: Held,
     memory: bool,
     cause: Cause,
     off: &CancellationToken,
 ) -> Finished {
     let began = Instant::now();
     point(Point::SuspendIntended);
+    let driver = match inner.driver_of(&row).await {
+        Ok(driver) => driver,
+        // Its engine may run on without us; nobody can tell before the runtime is back.
+        Err(error) => return untouched(inner, row, held, cause, error).await,
+    };
     let Some(engine) = held.engine.clone() else {
         return gone(inner, row, "there is no engine").await;
     };
     if off.is_cancelled() {
-        return called_off(inner, row, held, cause).await;
+        return untouched(inner, row, held, cause, Error::CalledOff).await;
     }
     if !memory {
-        return without_memory(inner, row, held, engine, cause, began).await;
+        return without_memory(inner, &*driver, row, held, engine, cause, began).await;
+    }
+    if let Err(error) = obstacles::look(&*driver, &row, &mut held, &engine).await {
+        return untouched(inner, row, held, cause, error).await;
     }
     let prepared = prepare(inner, &row, &held, &engine, off).await.map_err(|error| match error {
         Error::Io { source, .. } if is_full(&source) => Error::DiskFull { id: row.id.clone() },
@@ -126,8 +134,8 @@ enum Uncommitted {
 }
 
 /// Nothing has been done yet: it runs as it did.
-async fn called_off(inner: &Inner, row: Sandbox, held: Held, cause: Cause) -> Finished {
-    Finished { row: clear_intent(inner, row, cause, &Error::CalledOff).await, held, result: Err(Error::CalledOff) }
+async fn untouched(inner: &Inner, row: Sandbox, held: Held, cause: Cause, why: Error) -> Finished {
+    Finished { row: clear_intent(inner, row, cause, &why).await, held, result: Err(why) }
 }
 
 /// The guest syncs its disk, if it does in time, and its channel is closed and seen closed. Whether it has synced.
@@ -242,7 +250,7 @@ async fn commit(
 /// After the commit: no process, no RAM, and only the files that the row names.
 async fn clear_up(inner: &Inner, row: &Sandbox, engine: &Arc<dyn Engine>) -> Result<(), Error> {
     engine.kill().await?;
-    inner.reap(&row.id).await?;
+    inner.reap_row(row).await?;
     super::remove_stale_images(inner, row).await
 }
 
@@ -270,7 +278,11 @@ async fn clear_intent(inner: &Inner, row: Sandbox, cause: Cause, problem: &Error
     let mut after = row.clone();
     after.transition = None;
     after.updated_at = inner.now();
-    let event = event(&after, EventType::SuspendCancelled, cause, None, Some(error_chain(problem)));
+    let mut why = error_chain(problem);
+    if cause != Cause::Api && obstacles::puts_off(problem) {
+        why.push_str("; it runs on, and is tried again later");
+    }
+    let event = event(&after, EventType::SuspendCancelled, cause, None, Some(why));
     match swap(inner, after, Some(&event)).await {
         Ok(row) => row,
         Err(error) => {
@@ -282,7 +294,7 @@ async fn clear_intent(inner: &Inner, row: Sandbox, cause: Cause, problem: &Error
 
 /// The engine is lost and nothing was committed: what is left is the disk.
 pub(super) async fn gone(inner: &Arc<Inner>, before: Sandbox, detail: &str) -> Finished {
-    if let Err(error) = inner.reap(&before.id).await {
+    if let Err(error) = inner.reap_row(&before).await {
         error!(sandbox_id = %before.id, error = error_chain(&error), "could not end a lost engine");
     }
     let mut row = before.clone();
@@ -306,6 +318,7 @@ pub(super) async fn gone(inner: &Arc<Inner>, before: Sandbox, detail: &str) -> F
 /// Processes end in order, the disk is kept, the next wake boots it.
 async fn without_memory(
     inner: &Arc<Inner>,
+    driver: &dyn Driver,
     row: Sandbox,
     held: Held,
     engine: Arc<dyn Engine>,
@@ -321,10 +334,10 @@ async fn without_memory(
         }
     }
     drop(held);
-    let overlay = inner.layout.sandbox(&row.id).join("overlay.ext4");
+    let disk = inner.layout.sandbox(&row.id).join(driver.disk_file());
     let ended = async {
         engine.kill().await?;
-        files::blocking("sync the disk", move || std::fs::File::open(overlay)?.sync_all()).await
+        files::blocking("sync the disk", move || std::fs::File::open(disk)?.sync_all()).await
     };
     let ended = ended.await;
     point(Point::PoweroffEnded);

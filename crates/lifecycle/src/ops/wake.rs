@@ -7,7 +7,7 @@
 //! disk that has moved on would corrupt files. So a checkpoint that is spent, damaged or made by an engine that is no
 //! longer here is never loaded: the sandbox boots from its disk and says so.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,16 +52,17 @@ pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, cause: Cause) -> F
 
 /// Loads the memory if there is any worth loading, else boots. `row` follows every write that was made on the way.
 async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), Error> {
-    let driver = inner.driver().await?;
+    let driver = inner.driver_of(row).await?;
+    let base = inner.base_for(&*driver, &row.base).await?;
     if let State::Suspended(Memory::Kept) = row.state
         && let Some(checkpoint) = Checkpoint::of(row)?
     {
-        let card = inner.uplinks.plug(row).await?;
-        match load(inner, &driver, row, card, &checkpoint).await {
+        let card = inner.uplinks.plug(row, &*driver).await?;
+        match load(inner, &*driver, row, &base, card, &checkpoint).await {
             Ok(engine) => {
                 point_with(Point::WakeLoaded, &*engine);
                 // While it can still be tried again.
-                let follows = disk::prepare(&engine, row).await?;
+                let follows = disk::prepare(&*driver, &engine, row).await?;
                 point_with(Point::WakeSized, &*engine);
                 inner.uplinks.settled(&row.id).await?;
                 spend(inner, row).await?;
@@ -80,26 +81,27 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
     }
     let place = inner.layout.place(&row.id);
     let source = Source::Boot { secret: row.secret };
-    let card = inner.uplinks.plug(row).await?;
-    let engine = driver.launch(&place, machine_of(row), &inner.layout.base(&row.base), card, source).await?;
+    let card = inner.uplinks.plug(row, &*driver).await?;
+    let engine = driver.launch(&place, machine_of(row), &base, card, source).await?;
     inner.uplinks.settled(&row.id).await?;
     let who = Identity::of(row, row.runtime_generation + 1);
     let guest = guest::revive(&engine, &row.secret, Vcpus::Running, BOOTED, &who).await?;
-    disk::prepare(&engine, row).await?;
+    disk::prepare(&*driver, &engine, row).await?;
     entry::begin(row, &guest, Began::Wake).await?;
     Ok((Held { engine: Some(engine), guest: Some(guest) }, false))
 }
 
 async fn load(
     inner: &Inner,
-    driver: &Arc<dyn Driver>,
+    driver: &dyn Driver,
     row: &Sandbox,
+    base: &Path,
     card: Card,
     checkpoint: &Checkpoint,
 ) -> Result<Arc<dyn Engine>, wakeful_driver::Error> {
     let dir = inner.layout.checkpoint(&row.id, checkpoint.generation);
     let source = Source::Wake { checkpoint: &dir, image: &checkpoint.image };
-    driver.launch(&inner.layout.place(&row.id), machine_of(row), &inner.layout.base(&row.base), card, source).await
+    driver.launch(&inner.layout.place(&row.id), machine_of(row), base, card, source).await
 }
 
 /// From here on this memory must never be loaded again.
@@ -152,7 +154,7 @@ async fn commit(
 
 /// The engine goes; what the row says by now (kept or spent) is what the next wake finds.
 async fn abandon(inner: &Arc<Inner>, row: Sandbox, cause: Cause, problem: Error) -> Finished {
-    if let Err(error) = inner.reap(&row.id).await {
+    if let Err(error) = inner.reap_row(&row).await {
         error!(sandbox_id = %row.id, error = error_chain(&error), "could not end the engine of a failed wake");
     }
     let detail = error_chain(&problem);

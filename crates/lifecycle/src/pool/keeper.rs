@@ -46,6 +46,8 @@ struct Keeper {
     failing: HashMap<Name, (Instant, Duration)>,
     /// Templates that were said not to be there.
     told: HashSet<Name>,
+    /// Those whose runtime was said not to be there.
+    unusable: HashSet<Name>,
 }
 
 impl Lifecycle {
@@ -195,7 +197,6 @@ impl Keeper {
         if targets.is_empty() {
             return Ok(wanted);
         }
-        let driver = inner.driver().await?;
         for (name, target) in targets {
             let Some(template) = inner.store.template_by_name(&name.tenant, &name.template).await? else {
                 if configured.is_configured(&name) && self.told.insert(name.clone()) {
@@ -204,7 +205,22 @@ impl Keeper {
                 continue;
             };
             self.told.remove(&name);
-            if let Some(kind) = kind_of(inner, &driver, &template, &name.size) {
+            let driver = match inner.driver_for(None, &template).await {
+                Ok(driver) => driver,
+                // Others have another.
+                Err(error) => {
+                    if self.unusable.insert(name.clone()) {
+                        warn!(
+                            template = name.template,
+                            error = error_chain(&error),
+                            "the pool's runtime cannot be used"
+                        );
+                    }
+                    continue;
+                }
+            };
+            self.unusable.remove(&name);
+            if let Some(kind) = kind_of(inner, &*driver, &template, &name.size) {
                 wanted.insert(name, Wanted { template, kind, target });
             }
         }
@@ -230,7 +246,7 @@ impl Keeper {
     }
 }
 
-fn kind_of(inner: &Inner, driver: &Arc<dyn Driver>, template: &Template, size: &str) -> Option<Kind> {
+fn kind_of(inner: &Inner, driver: &dyn Driver, template: &Template, size: &str) -> Option<Kind> {
     let (base, size) = (template.base.clone()?, preset(size).ok()?);
     let disk_mb = template.disk_mb.unwrap_or(inner.defaults.disk_mb);
     // One that is being built again has its old base meanwhile.
@@ -238,6 +254,7 @@ fn kind_of(inner: &Inner, driver: &Arc<dyn Driver>, template: &Template, size: &
         template: template.id.clone(),
         base,
         machine: Machine { cpu: size.cpu, memory_mb: size.memory_mb, disk_mb },
+        runtime: driver.engine().runtime.clone(),
         golden_key: driver.engine().golden_key.clone(),
     })
 }

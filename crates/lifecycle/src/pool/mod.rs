@@ -1,8 +1,8 @@
 //! The warm pool: sandboxes that are made before they are asked for.
 //!
-//! A clone's first answer is slow, because under emulation every first instruction is translated. A member has that behind
-//! it: it was cloned, run to its first answer, quiesced and stopped. A create that finds one gives it its identity and lets
-//! it run.
+//! A clone's first answer is slow, because under emulation every first instruction is translated, and so is a first start.
+//! A member has that behind it: it was cloned or started, run to its first answer, quiesced and stopped. A create that finds
+//! one gives it its identity and lets it run.
 //!
 //! ```text
 //!            made                     id given out             its row is there
@@ -47,12 +47,13 @@ const LEAVES: Duration = Duration::from_secs(10);
 /// Most members of one pool.
 pub const MOST_MEMBERS: u32 = 1000;
 
-/// What a member is a clone of: it fits a sandbox of the same and no other.
+/// What a member is made of: it fits a sandbox of the same and no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     template: TemplateId,
     base: String,
     machine: Machine,
+    runtime: String,
     golden_key: String,
 }
 
@@ -62,6 +63,7 @@ impl Kind {
             template: row.template_id.clone(),
             base: row.base.clone(),
             machine: machine_of(row),
+            runtime: engine.runtime.clone(),
             golden_key: engine.golden_key.clone(),
         }
     }
@@ -75,6 +77,7 @@ impl Kind {
             template: content.template_id.clone(),
             base: content.base.clone(),
             machine: Machine { cpu: content.cpu, memory_mb: content.memory_mb, disk_mb: content.disk_mb },
+            runtime: engine.runtime.clone(),
             golden_key: engine.golden_key.clone(),
         }
     }
@@ -383,7 +386,7 @@ impl Inner {
             .map(|id| {
                 let inner = Arc::clone(self);
                 self.tasks.spawn(async move {
-                    if let Err(error) = inner.clear_place(&id).await {
+                    if let Err(error) = inner.clear_place(&id, None).await {
                         error!(sandbox_id = %id, error = error_chain(&error), "could not remove a member of the pool; the next start does");
                     }
                     inner.pool.forget(&id);
@@ -433,7 +436,7 @@ impl Lifecycle {
         let fitting = async {
             // What is wrong with the request is told by the create.
             let content = ops::create::of_template(&self.inner, new).await.ok()?;
-            let driver = self.inner.driver().await.ok()?;
+            let driver = self.inner.drivers.named(&content.runtime).await.ok()?;
             self.inner.pool.reserve(&Kind::of_content(&content, driver.engine()), repeats)
         };
         fitting.await.unwrap_or_else(SandboxId::random)

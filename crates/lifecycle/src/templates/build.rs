@@ -1,9 +1,10 @@
-//! A build: from whatever a template is made of to a base and a golden snapshot, as a job that nobody has to wait for.
+//! A build: from whatever a template is made of to a base and what its runtime begins from (a golden snapshot, a tree), as a
+//! job that nobody has to wait for.
 //!
 //! ```text
 //!   debian ──mmdebstrap──────────────────────────┐
 //!   image ──pull──▶ layers ──unpack──────────────┤
-//!   rootfs ──unpack──────────────────────────────┼──▶ Draft ──▶ base ──▶ golden snapshot ──▶ **row: ready**
+//!   rootfs ──unpack──────────────────────────────┼──▶ Draft ──▶ base ──▶ golden snapshot, tree ──▶ **row: ready**
 //!   dockerfile ──steps on a workbench──▶ its tree┤
 //!   sandbox, snapshot ──boot──▶ its tree─────────┘
 //! ```
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use tracing::{error, info, warn};
-use wakeful_driver::Machine;
+use wakeful_driver::{DiskKind, Driver, Machine};
 use wakeful_images::Draft;
 use wakeful_model::{
     Asked, BuildError, Code, Content, DEFAULT_TENANT, Entry, SnapshotId, Template, TemplateId, TemplateSource,
@@ -247,8 +248,30 @@ impl Inner {
             TemplateSource::Sandbox { .. } => self.of_sandbox(template, &work, record).await?,
         };
         product.apply(template);
-        record.add("golden snapshot", None, None);
-        self.golden_of_default_size(template).await.map_err(of_step("golden snapshot"))
+        let ready = self.make_ready(template, &|step| record.add(step, None, None)).await;
+        ready.map_err(|(step, error)| failed(step, error_chain(&error)))
+    }
+
+    /// Makes what the first sandbox would else have to wait for: what its engine begins from, and a golden snapshot where
+    /// sandboxes are clones. A failure tells at which step.
+    pub(super) async fn make_ready(
+        &self,
+        template: &Template,
+        tell: &(dyn Fn(&str) + Send + Sync),
+    ) -> Result<(), (&'static str, Error)> {
+        const TREE: &str = "tree";
+        const GOLDEN: &str = "golden snapshot";
+        let driver = self.driver_for(None, template).await.map_err(|error| ("check", error))?;
+        if driver.capabilities().disk == DiskKind::Directory {
+            tell(TREE);
+            let base = template.base.as_deref().unwrap_or_default();
+            self.base_for(&*driver, base).await.map_err(|error| (TREE, error))?;
+        }
+        if driver.capabilities().golden {
+            tell(GOLDEN);
+            self.golden_of_default_size(&driver, template).await.map_err(|error| (GOLDEN, error))?;
+        }
+        Ok(())
     }
 
     async fn of_debian(&self, template: &Template, work: &Path, record: &Arc<Record>) -> Result<Product, BuildError> {
@@ -425,7 +448,8 @@ impl Inner {
         let origin = origin.ok_or_else(|| failed(STEP, format!("there is no snapshot {snapshot}")))?;
         let content = origin.snapshot.content.clone();
         let layer = Some(self.layout.snapshot(snapshot));
-        let disk = Disk { base: content.base.clone(), layer, disk_mb: content.disk_mb };
+        let (runtime, base) = (content.runtime.clone(), content.base.clone());
+        let disk = Disk { runtime, base, layer, disk_mb: content.disk_mb };
         let bench = Workbench::boot(self, &disk).await.map_err(of_step(STEP))?;
         let known = self.export(&bench, work, record).await;
         bench.end().await;
@@ -469,14 +493,13 @@ impl Inner {
         wakeful_oci::Cache::open(&self.layout.blobs())
     }
 
-    pub(super) async fn golden_of_default_size(&self, template: &Template) -> Result<(), Error> {
+    async fn golden_of_default_size(&self, driver: &Arc<dyn Driver>, template: &Template) -> Result<(), Error> {
         let size = preset(&template.default_size)
             .map_err(|error| Error::invalid(Code::InvalidSize, "default_size", error.to_string()))?;
         let disk_mb = template.disk_mb.unwrap_or(self.defaults.disk_mb);
         let machine = Machine { cpu: size.cpu, memory_mb: size.memory_mb, disk_mb };
-        let driver = self.driver().await?;
         let base = template.base.as_deref().unwrap_or_default();
-        self.golden(&driver, &template.id, base, &template.user, &template.workdir, machine).await.map(drop)
+        self.golden(driver, &template.id, base, &template.user, &template.workdir, machine).await.map(drop)
     }
 
     /// Removes what a build has in its directory beside its log and its source.

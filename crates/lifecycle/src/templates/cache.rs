@@ -1,7 +1,7 @@
 //! What builds keep for the next: the disk after a step, by the key of all that decided it, and which base came of what.
 //!
 //! ```text
-//!   DATA/layers/<key>/{overlay.ext4,layer.json}     a step's disk, whole or not there
+//!   DATA/layers/<key>/{its disk,layer.json}         a step's disk, whole or not there; the key tells of which runtime
 //!   DATA/images/<key>.json                          a key or an image's digest → the base that was made of it
 //! ```
 //!

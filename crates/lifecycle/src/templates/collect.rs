@@ -19,6 +19,7 @@ use wakeful_model::{TemplateId, TemplateStatus, preset};
 use super::cache;
 use crate::lifecycle::{Inner, error_chain};
 use crate::recover::{children, is_half_made};
+use crate::space::measure;
 use crate::{Error, Layout, Lifecycle, files};
 
 /// Downloads that nobody went on with.
@@ -87,6 +88,7 @@ impl Inner {
         }
         // Nobody gets a base between the look and the deed.
         let _turn = self.admissions.lock().await;
+        self.clear_trees().await?;
         let needed = self.needed().await?;
         let (layout, keep, goldens) = (self.layout.clone(), self.builds.settings.keep_golden, &self.goldens);
         let (pruned, gone) =
@@ -167,7 +169,7 @@ fn sweep(layout: &Layout, needed: &Needed, keep: Duration) -> std::io::Result<(P
     for base in children(layout.bases()) {
         if !base.file_name().is_some_and(|name| needed.bases.contains(&*name.to_string_lossy())) {
             pruned.count += 1;
-            pruned.bytes += files::blocks(&base);
+            pruned.bytes += measure(&base, &mut HashSet::new()).0;
             files::discard_dir(&base, &trash)?;
         }
     }

@@ -31,7 +31,9 @@ use wakeful_store::Swap;
 use self::record::Record;
 use crate::lifecycle::Inner;
 use crate::ops::Cut;
+use crate::ops::create::check_io;
 use crate::owner::Ask;
+use crate::runtimes::AUTO;
 use crate::{Error, Lifecycle, NewTemplate, files};
 
 pub use self::collect::Pruned;
@@ -237,6 +239,11 @@ impl Lifecycle {
             .map_err(|error| Error::invalid(Code::InvalidSize, "default_size", error.to_string()))?;
         Size::check(size.cpu, size.memory_mb, new.disk_mb.unwrap_or(inner.defaults.disk_mb))
             .map_err(|error| Error::invalid(Code::InvalidSize, error.field(), error.to_string()))?;
+        let mut asked = new.asked;
+        asked.runtime = asked.runtime.filter(|name| name != AUTO);
+        if let Some(name) = &asked.runtime {
+            check_io(&*inner.drivers.named(name).await?, new.io)?;
+        }
         // Found out before anything is taken; two at once are told apart by the store.
         if inner.store.template_by_name(&new.tenant, &new.name).await?.is_some() {
             return Err(Error::NameTaken(new.name));
@@ -254,8 +261,8 @@ impl Lifecycle {
             description: new.description,
             user: USER.into(),
             workdir: format!("/home/{USER}"),
-            env: new.asked.env.clone(),
-            asked: new.asked,
+            env: asked.env.clone(),
+            asked,
             default_size,
             egress: new.egress.unwrap_or_default(),
             disk_mb: new.disk_mb,
@@ -349,8 +356,8 @@ impl Lifecycle {
         self.inner.find_template(tenant, name).await
     }
 
-    /// Makes sure that sandboxes of a ready template's default size are clones: a new engine, kernel or agent needs a new
-    /// golden snapshot, which the first create would else have to wait for.
+    /// Makes sure that the first sandbox of a ready template's default size need not wait: where sandboxes are clones, a new
+    /// engine, kernel or agent needs a new golden snapshot; where they begin from a directory, it is made.
     ///
     /// # Errors
     /// If the template is not ready or cannot be booted.
@@ -359,7 +366,7 @@ impl Lifecycle {
         if template.base.is_none() {
             return Err(Error::TemplateNotReady { name: template.name, status: template.status.to_string() });
         }
-        self.inner.golden_of_default_size(&template).await
+        self.inner.make_ready(&template, &|_| ()).await.map_err(|(_, error)| error)
     }
 
     /// Deletes a template. Sandboxes made from it live on; its files go with the last of them.

@@ -52,10 +52,12 @@ pub(super) async fn build(
         unpack_context(inner, &inner.source_of(&template.id), &draft.root()).await?;
         let options = Options { build_args: build_args.clone(), target: target.clone() };
         let (file, context) = open(&draft.root(), dockerfile)?;
+        let driver = inner.driver_for(None, template).await.map_err(of_step("check"))?;
         let mut build = Build {
             inner,
             record,
             tenant: &template.tenant,
+            runtime: driver.engine().runtime.clone(),
             work,
             fetched: draft.dir().join("fetched"),
             context: Arc::new(context),
@@ -144,6 +146,8 @@ struct Build<'a> {
     inner: &'a Arc<Inner>,
     record: &'a Arc<Record>,
     tenant: &'a str,
+    /// What its steps run in, and whose disks they leave.
+    runtime: String,
     work: &'a Path,
     fetched: PathBuf,
     context: Arc<Context>,
@@ -184,6 +188,11 @@ impl Build<'_> {
         Ok(Product::of_config(known, &config))
     }
 
+    /// Where the keys of a stage begin. Disks of one runtime mean nothing to another.
+    fn root(&self, from: &str, config: &ImageConfig) -> Key {
+        Key::root(&format!("{} {from}", self.runtime), config)
+    }
+
     /// The base of a disk: its own if nothing lies over that, else one made of the whole tree.
     async fn base_of(&mut self, disk: &Disk, key: &str) -> Result<Known, BuildError> {
         const STEP: &str = "export";
@@ -216,13 +225,14 @@ impl Build<'_> {
         let (mut disk, mut state, mut key) = match &stage.base {
             Base::Scratch => {
                 let (base, config) = (self.empty().await?, ImageConfig::default());
-                let key = Key::root("scratch", &config);
-                (Disk { base, layer: None, disk_mb }, State::begin(stage, config), key)
+                let key = self.root("scratch", &config);
+                (Disk { runtime: self.runtime.clone(), base, layer: None, disk_mb }, State::begin(stage, config), key)
             }
             Base::Image(reference) => {
                 let at = at_instruction("FROM", stage.line);
-                let image = self.image(reference).await.map_err(at)?;
-                let key = Key::root(&image.digest, &image.config);
+                self.image(reference).await.map_err(at)?;
+                let image = &self.images[reference];
+                let key = self.root(&image.digest, &image.config);
                 (image.disk.clone(), State::begin(stage, image.config.clone()), key)
             }
             Base::Stage(parent) => {
@@ -251,7 +261,12 @@ impl Build<'_> {
                     cache::layer(&self.inner.layout, &name).await.map_err(of_step(&title)).map_err(at)?
                 {
                     self.record.add(&title, Some(share), Some("cached"));
-                    disk = Disk { base: layer.base, layer: Some(dir), disk_mb: layer.disk_mb };
+                    disk = Disk {
+                        runtime: self.runtime.clone(),
+                        base: layer.base,
+                        layer: Some(dir),
+                        disk_mb: layer.disk_mb,
+                    };
                     continue;
                 }
                 self.record.add(&title, Some(share), None);
@@ -479,7 +494,8 @@ impl Build<'_> {
         if !self.images.contains_key(reference) {
             let pulled = self.inner.of_registry(self.tenant, reference, self.work, self.record).await?;
             let (known, config) = pulled.known;
-            let disk = Disk { base: known.base, layer: None, disk_mb: self.inner.builds.settings.disk_mb };
+            let (runtime, disk_mb) = (self.runtime.clone(), self.inner.builds.settings.disk_mb);
+            let disk = Disk { runtime, base: known.base, layer: None, disk_mb };
             self.images.insert(reference.to_owned(), Image { disk, config, digest: pulled.digest });
         }
         Ok(&self.images[reference])

@@ -26,6 +26,8 @@ const GOES_ON: Duration = Duration::from_secs(60);
 /// What a machine boots from: a base, and what was written over it.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
+    /// Whose it is: it fits no other runtime.
+    pub(super) runtime: String,
     /// Digest of the base.
     pub(super) base: String,
     /// The directory of what was written; nothing yet, if none.
@@ -67,7 +69,7 @@ impl Drop for Stay {
 }
 
 async fn clear(inner: &Inner, id: &SandboxId) {
-    if let Err(error) = inner.clear_place(id).await {
+    if let Err(error) = inner.clear_place(id, None).await {
         error!(
             machine = id.bare(),
             error = error_chain(&error),
@@ -79,7 +81,7 @@ async fn clear(inner: &Inner, id: &SandboxId) {
 impl Workbench {
     /// Boots one.
     pub(super) async fn boot(inner: &Arc<Inner>, disk: &Disk) -> Result<Self, Error> {
-        let driver = inner.driver().await?;
+        let driver = inner.drivers.named(&disk.runtime).await?;
         let settings = &inner.builds.settings;
         inner.check_memory(u64::from(settings.memory_mb))?;
         let machine = Machine { cpu: settings.cpu, memory_mb: settings.memory_mb, disk_mb: disk.disk_mb };
@@ -98,8 +100,8 @@ impl Workbench {
             }
             None => Source::First { secret },
         };
-        let card = inner.uplinks.plug_as(id, &Egress::default()).await?;
-        let base = inner.layout.base(&disk.base);
+        let card = inner.uplinks.plug_as(id, &Egress::default(), &*driver).await?;
+        let base = inner.base_for(&*driver, &disk.base).await?;
         let engine = driver.launch(&place, machine, &base, card, source).await?;
         inner.uplinks.settled(id).await?;
         let guest = guest::revive(&engine, &secret, Vcpus::Running, BOOT, &identity(id, &secret)).await?;

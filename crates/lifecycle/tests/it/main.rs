@@ -9,6 +9,7 @@ mod coverage;
 mod disk;
 mod model;
 mod pool;
+mod runtimes;
 mod sequences;
 mod sharing;
 mod time;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wakeful_driver_sim::Point;
-use wakeful_lifecycle::{Lifecycle, NewSandbox, PoolOptions, PoolView, Repeats, Use};
+use wakeful_lifecycle::{Lifecycle, LimitsChange, NewSandbox, PoolOptions, PoolView, Repeats, Use};
 use wakeful_model::{Cause, Code, SandboxId, State, TemplateStatus};
 use wakeful_store::Store as _;
 
@@ -135,15 +135,17 @@ fn a_race_gives_nobody_the_same() {
 fn what_is_not_used_goes_back() {
     let world = pooled(1);
     let (lifecycle, before) = (&world.daemon().lifecycle, members(&world));
-    let refused = NewSandbox { runtime: Some("another".into()), ..new() };
+    let refused = new();
     within(&world, async {
+        let none = LimitsChange { sandboxes: Some(Some(0)), ..LimitsChange::default() };
+        lifecycle.registry().limit_tenant(TENANT, none).await.expect("limited");
         let id = lifecycle.id_for(&refused, Repeats::Never).await;
         assert!(before.contains(id.as_str()));
         assert_eq!(view(lifecycle).expect("a pool").ready, 0);
         let other = lifecycle.id_for(&new(), Repeats::Never).await;
         assert!(!before.contains(other.as_str()), "one member, one id");
         let error = lifecycle.create_as(id, refused.clone()).await.expect_err("refused");
-        assert_eq!(error.code(), Code::RuntimeUnavailable);
+        assert_eq!(error.code(), Code::QuotaExceeded);
         assert_eq!(view(lifecycle).expect("a pool").ready, 1);
         // A repeat that was answered at once.
         let id = lifecycle.id_for(&new(), Repeats::ByKey).await;
@@ -158,9 +160,12 @@ fn what_is_not_used_goes_back() {
         ready(lifecycle, 1).await;
         assert_ne!(members(&world), before);
         // And what does not fit gets none.
-        for other in
-            [NewSandbox { disk_mb: Some(4096), ..new() }, NewSandbox { size: Some("performance-1x".into()), ..new() }]
-        {
+        for other in [
+            NewSandbox { disk_mb: Some(4096), ..new() },
+            NewSandbox { size: Some("performance-1x".into()), ..new() },
+            NewSandbox { runtime: Some("plain".into()), ..new() },
+            NewSandbox { runtime: Some("another".into()), ..new() },
+        ] {
             let id = lifecycle.id_for(&other, Repeats::Never).await;
             assert!(!members(&world).contains(id.as_str()), "{other:?}");
         }

@@ -1,8 +1,8 @@
 //! A machine with simulated engines, a data directory, a clock that stands still, and daemons that come and go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -23,12 +23,28 @@ const BEGINNING: u64 = 1_000_000;
 /// Longer than anything here takes, however busy the machine is.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-struct SimRuntime(Arc<Host>);
+/// Runtimes `sim`, which new sandboxes get, and `plain`; save those that are gone.
+struct SimRuntimes {
+    host: Arc<Host>,
+    gone: Gone,
+}
+
+pub(crate) type Gone = Arc<Mutex<BTreeSet<&'static str>>>;
 
 #[async_trait::async_trait]
-impl wakeful_lifecycle::Runtime for SimRuntime {
-    async fn open(&self) -> Result<Arc<dyn Driver>, wakeful_driver::Error> {
-        Ok(Arc::new(SimDriver::new(Arc::clone(&self.0))))
+impl wakeful_lifecycle::Runtime for SimRuntimes {
+    async fn open(&self, runtime: &str) -> Result<Arc<dyn Driver>, wakeful_driver::Error> {
+        let host = Arc::clone(&self.host);
+        let gone = self.gone.lock().expect("no panic while it is held").contains(runtime);
+        match runtime {
+            "sim" if !gone => Ok(Arc::new(SimDriver::new(host))),
+            "plain" if !gone => Ok(Arc::new(SimDriver::plain(host, runtime))),
+            _ => Err(wakeful_driver::Error::Missing { what: "its engine".into() }),
+        }
+    }
+
+    async fn default(&self) -> Result<String, wakeful_driver::Error> {
+        Ok("sim".into())
     }
 
     fn known(&self) -> Vec<RuntimeInfo> {
@@ -48,6 +64,8 @@ pub(crate) struct World {
     /// Engines and agents run here, whatever becomes of daemons.
     outside: Runtime,
     pub(crate) host: Arc<Host>,
+    /// Runtimes that cannot be opened.
+    pub(crate) gone: Gone,
     pub(crate) clock: Clock,
     pub(crate) now: u64,
     pub(crate) seen: Arc<Seen>,
@@ -74,8 +92,8 @@ impl World {
         let outside = outside.expect("a runtime");
         let host = Host::new(outside.handle().clone());
         let clock = Clock::by_hand(at(BEGINNING));
-        let mut world =
-            Self { dir, outside, host, clock, now: BEGINNING, seen: Arc::clone(seen), memory_mb, daemon: None };
+        let (gone, seen) = (Gone::default(), Arc::clone(seen));
+        let mut world = Self { dir, outside, host, gone, clock, now: BEGINNING, seen, memory_mb, daemon: None };
         world.start();
         let daemon = world.daemon();
         daemon.runtime.block_on(async {
@@ -99,7 +117,7 @@ impl World {
             let config = Config {
                 layout: Layout::new(self.dir.path().join("data"), self.run_dir()),
                 store: Arc::clone(&store) as Arc<_>,
-                runtime: Arc::new(SimRuntime(Arc::clone(&self.host))),
+                runtime: Arc::new(SimRuntimes { host: Arc::clone(&self.host), gone: Arc::clone(&self.gone) }),
                 defaults: Defaults { limit_memory_mb: self.memory_mb, ..defaults() },
                 network: None,
                 builds: wakeful_lifecycle::BuildSettings::default(),
@@ -135,6 +153,11 @@ impl World {
 
     pub(crate) fn run_dir(&self) -> PathBuf {
         self.dir.path().join("run")
+    }
+
+    /// Where the template's base would lie.
+    pub(crate) fn base_dir(&self) -> PathBuf {
+        self.dir.path().join("data").join("bases").join("0".repeat(64))
     }
 
     pub(crate) fn golden_dir(&self) -> PathBuf {

@@ -304,8 +304,16 @@ pub(crate) fn any_template() -> impl Strategy<Value = Template> {
         snapshot_id: (!one).then(SnapshotId::random),
     });
     let source = prop_oneof![debian, image, dockerfile, sandbox];
-    let asked = (prop::option::of(text()), labels(), prop::option::of(prop::collection::vec(text(), 0..3)))
-        .prop_map(|(user, env, start)| Asked { user, env, start, ready_seconds: Some(5), ..Asked::default() });
+    let asked = (prop::option::of(text()), labels(), prop::option::of(prop::collection::vec(text(), 0..3))).prop_map(
+        |(user, env, start)| Asked {
+            user: user.clone(),
+            env,
+            start,
+            ready_seconds: Some(5),
+            runtime: user,
+            ..Asked::default()
+        },
+    );
     let extras =
         (prop::collection::vec(text(), 0..3), asked, prop::option::of(any::<u32>()), io(), prop::option::of(entry()));
     (

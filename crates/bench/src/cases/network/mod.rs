@@ -17,11 +17,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::{Bench, id_of};
-use crate::bare::{Bare, Sandbox};
+use crate::bare::qemu::{Bare, Sandbox};
 use crate::report::Pairs;
+use crate::runtime::Ran;
 use crate::site::Site;
 use crate::stats::{median, paired, rounded};
-use crate::{Case, Error, Options, Row};
+use crate::{Case, Error, Options, Row, Runtime};
 
 /// No single step takes as long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -102,20 +103,21 @@ impl Drop for Apart {
 
 /// On the thread.
 async fn on_site(options: &Options, tell: &dyn Fn(&str, f32), cases: &[Case]) -> Result<Vec<Row>, Error> {
-    let skip = |runtime: &str, why: &str| cases.iter().map(|case| Row::skipped(*case, runtime, why)).collect();
+    let skip = |ran: &Ran, why: &str| cases.iter().map(|case| Row::skipped(*case, ran, why)).collect();
     let site = match Site::move_in() {
         Ok(site) => site,
         Err(error) => {
             let reason = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-            return Ok(skip("-", &format!("{error}{reason}")));
+            let ran = Ran { runtime: Runtime::Qemu, accel: "-".to_owned() };
+            return Ok(skip(&ran, &format!("{error}{reason}")));
         }
     };
-    let bench = Bench::open(options, tell).await?;
+    let bench = Bench::open(options, Some(Runtime::Qemu), tell).await?;
     let ours = bench.create(json!({})).await?;
     if ours["capabilities"]["network"] != Value::Bool(true) {
         return Ok(skip(&bench.runtime, "guests have no network here; wakeful doctor says why"));
     }
-    let bare = Bare { tap: Some(site.tap()), ..bench.bare(json!({})).await? };
+    let bare = Bare { tap: Some(site.tap()), ..bench.qemu(json!({})).await? };
     let bare = bare.create(bench.name()).await?;
     let two = Two { bench: &bench, site: &site, ours: id_of(&ours).to_owned(), bare };
     let mut rows = Vec::new();

@@ -15,9 +15,10 @@ use crate::progress::Verbose;
 #[derive(Args, Debug)]
 #[command(override_usage = "wakeful template create [NAME] SOURCE [OPTIONS]")]
 #[command(after_help = "\
-The template comes with its first golden snapshot, of which sandboxes are cloned. The build is
-the server's: it goes on if this command is stopped, and `template cancel` ends it. What is sent
-of a Dockerfile's directory is what .dockerignore leaves of it. A wakeful-template.toml beside the
+The template comes with what its runtime begins from: a golden snapshot where sandboxes are
+clones, a tree of files where they are not. The build is the server's: it goes on if this command
+is stopped, and `template cancel` ends it. What is sent of a Dockerfile's directory is what
+.dockerignore leaves of it. A wakeful-template.toml beside the
 Dockerfile may say all that the flags say, and the name; flags go over it.
 
 Examples:

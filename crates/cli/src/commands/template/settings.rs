@@ -44,6 +44,9 @@ pub(super) struct Settings {
     /// How long that may take, from 1s to 10m [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = Span::parse, help_heading = "Its sandboxes")]
     ready_timeout: Option<Span>,
+    /// Runtime of sandboxes that name none: auto, qemu or gvisor [default: the server's]
+    #[arg(long, value_name = "NAME", help_heading = "Its sandboxes")]
+    runtime: Option<String>,
     #[command(flatten)]
     io: DiskLimits,
     #[command(flatten)]
@@ -103,6 +106,7 @@ impl Settings {
             },
             ready: self.ready.map(Command::Shell).or(file.ready.map(command)),
             ready_timeout: self.ready_timeout.map(Into::into).or(file.ready_timeout.map(Into::into)),
+            runtime: self.runtime.or(file.runtime),
             ..CreateTemplate::new(name, source)
         })
     }
@@ -159,6 +163,7 @@ mod tests {
         ready_timeout = "40s"
         user = "app"
         workdir = "/srv"
+        runtime = "gvisor"
         [env]
         A = "file"
         B = "file"
@@ -182,6 +187,7 @@ mod tests {
             (Some("shared-cpu-2x"), Some(4096), Some(limits))
         );
         assert_eq!((new.user.as_deref(), new.workdir.as_deref()), (Some("app"), Some("/srv")));
+        assert_eq!(new.runtime.as_deref(), Some("gvisor"));
         assert_eq!(new.start, Some(Command::Shell("serve".into())));
         assert_eq!(new.ready, Some(Command::Argv(vec!["curl".into(), "-f".into(), "localhost".into()])));
         assert_eq!(new.ready_timeout, Some("40s".into()));
@@ -193,7 +199,7 @@ mod tests {
     fn flags_go_over_it() {
         let flags = "--tag 1 --tag 2 --description mine --default-size shared-cpu-4x --disk-size-mb 8192 -e A=flag \
             --no-start --ready true --ready-timeout 5s --user me --workdir /here --ops-per-sec 700 \
-            --egress-mode deny_all";
+            --egress-mode deny_all --runtime qemu";
         let new = request(&flags.split_whitespace().collect::<Vec<_>>(), FILE);
         assert_eq!((new.tags.len(), new.description.as_deref(), new.disk_mb), (2, Some("mine"), Some(8192)));
         assert_eq!(new.default_size.as_deref(), Some("shared-cpu-4x"));
@@ -201,6 +207,7 @@ mod tests {
         assert_eq!((new.start, new.ready), (Some(Command::Argv(Vec::new())), Some(Command::Shell("true".into()))));
         assert_eq!(new.ready_timeout, Some("5000ms".into()));
         assert_eq!((new.user.as_deref(), new.workdir.as_deref()), (Some("me"), Some("/here")));
+        assert_eq!(new.runtime.as_deref(), Some("qemu"));
         assert_eq!(new.io.map(|io| (io.ops_per_sec, io.burst_ops)), Some((Some(700), Some(1000))));
         let egress = new.egress.unwrap();
         assert_eq!((egress.mode.as_deref(), egress.allow_domains.len()), (Some("deny_all"), 0));

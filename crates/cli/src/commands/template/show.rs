@@ -57,6 +57,9 @@ fn describe(template: &Template) -> String {
     if !template.env_keys.is_empty() {
         add("env", template.env_keys.join(", "));
     }
+    if let Some(runtime) = &template.runtime {
+        add("runtime", plain(runtime));
+    }
     add("size", template.default_size.clone());
     if let Some(mb) = template.disk_mb {
         add("disk", format!("{mb} MiB"));
@@ -127,7 +130,7 @@ mod tests {
             "user": "app", "workdir": "/srv", "env_keys": ["A", "B"], "default_size": "shared-cpu-2x",
             "egress": {"mode": "deny_all", "allow_cidrs": [], "deny_cidrs": [], "allow_ports": [443],
                 "allow_domains": ["shop.invalid"]},
-            "disk_mb": 4096,
+            "disk_mb": 4096, "runtime": "gvisor",
             "io": {"ops_per_sec": 500, "burst_ops": 900, "bandwidth_mbps": 10, "burst_mbps": null},
             "entry": {"start": ["/bin/sh", "-c", "serve now"], "ready": ["curl", "-f", "localhost"], "ready_seconds": 30},
             "base": "d".repeat(64), "disk_bytes": 184_549_376,

@@ -9,14 +9,11 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use super::qmp::Qmp;
-use super::{Bare, Blueprint, Role};
+use super::{Bare, Blueprint, Role, SPAWN};
 use crate::Error;
-
-/// Held while descriptors can be inherited: whoever else starts a process must not get them.
-pub(crate) static SPAWN: Mutex<()> = Mutex::new(());
 
 /// A running engine. Dropped, it is killed and its sockets are gone.
 pub(crate) struct Process {
