@@ -105,7 +105,8 @@ impl Daemon {
         let mut command = Command::new(wakeful_binary());
         command.args(["serve", "--listen", options.listen.as_deref().unwrap_or("127.0.0.1:0")]);
         command.arg("--data-dir").arg(self.data.path());
-        command.env("WAKEFUL_LOG", "info").env_remove("WAKEFUL_CONFIG").envs(&options.env);
+        command.env("WAKEFUL_LOG", "info").env_remove("WAKEFUL_CONFIG");
+        command.env("WAKEFUL_RUNTIME", crate::runtime()).envs(&options.env);
         let config = self.data.path().join("config.toml");
         fs::write(&config, options.config.unwrap_or_default())?;
         command.arg("--config").arg(&config);
@@ -211,7 +212,7 @@ impl Daemon {
         let bare = id.strip_prefix("sbx_").unwrap_or(id);
         let text = fs::read_to_string(self.run.join(bare).join("pid")).ok()?;
         let pid = text.trim().parse().ok()?;
-        Path::new("/proc").join(format!("{pid}")).exists().then_some(pid)
+        leftovers::lives(pid).then_some(pid)
     }
 
     /// All engines of this daemon.
@@ -300,7 +301,7 @@ impl Drop for Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for pid in self.engines() {
+        for pid in [self.engines(), leftovers::members(&self.run)].concat() {
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::KILL);
             }

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+/// Name of a base's directory form.
+const TREE: &str = "root";
+
 /// The built `wakeful`: named by `WAKEFUL_BIN`, else beside the running test.
 ///
 /// # Panics
@@ -42,29 +45,38 @@ pub(crate) fn clone_data(disk_mb: Option<u32>) -> Result<tempfile::TempDir> {
             .context("mounting a small file system")?;
     }
     for name in ["kernels", "engines", "bases", "golden"] {
-        if disk_mb.is_some() {
-            // Holes stay holes.
-            let mut copy = std::process::Command::new("cp");
-            copy.args(["-a", "--sparse=always"]).arg(prepared.join(name)).arg(dir.path());
-            ensure!(copy.status()?.success(), "copying {name}");
-            continue;
-        }
-        link_tree(&prepared.join(name), &dir.path().join(name)).with_context(|| format!("linking {name}"))?;
+        let how = if disk_mb.is_some() { copy_file } else { link_file };
+        clone_tree(&prepared.join(name), &dir.path().join(name), how).with_context(|| format!("cloning {name}"))?;
     }
     fs::copy(prepared.join("wakeful.db"), dir.path().join("wakeful.db"))?;
     Ok(dir)
 }
 
-fn link_tree(from: &Path, to: &Path) -> Result<()> {
+fn link_file(from: &Path, to: &Path) -> Result<()> {
+    Ok(fs::hard_link(from, to)?)
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    // Holes stay holes.
+    let mut copy = std::process::Command::new("cp");
+    copy.args(["-a", "--sparse=always"]).arg(from).arg(to);
+    ensure!(copy.status()?.success(), "copying {}", from.display());
+    Ok(())
+}
+
+fn clone_tree(from: &Path, to: &Path, how: fn(&Path, &Path) -> Result<()>) -> Result<()> {
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(from)?.permissions());
     fs::DirBuilder::new().mode(mode & 0o7777).create(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            link_tree(&entry.path(), &target)?;
+        if entry.file_type()?.is_dir() && entry.file_name() == TREE {
+            // A template's directory has thousands of files, and nobody writes to it.
+            std::os::unix::fs::symlink(entry.path(), target)?;
+        } else if entry.file_type()?.is_dir() {
+            clone_tree(&entry.path(), &target, how)?;
         } else {
-            fs::hard_link(entry.path(), target)?;
+            how(&entry.path(), &target)?;
         }
     }
     Ok(())

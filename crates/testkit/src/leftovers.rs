@@ -11,16 +11,34 @@ pub(crate) fn run_dir(data: &Path) -> Result<PathBuf> {
     Ok(Path::new("/run/wakeful").join(&hash.as_str()[..12]))
 }
 
-/// Engines whose run directory is under `run`: processes that hold a lock file there open.
+/// Whether a process is there. An engine that the daemon itself has started must not even be a zombie; a sentry's parent is
+/// gone, and whoever takes it over may take a moment to notice its end.
+#[must_use]
+pub fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| crate::microvm() || !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
+}
+
+/// Everybody in a cgroup of an engine whose run directory is under `run`.
+pub(crate) fn members(run: &Path) -> Vec<u32> {
+    let texts =
+        cgroups(run).into_iter().map(|dir| std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default());
+    texts.flat_map(|text| text.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+/// Engines whose run directory is under `run`: processes that hold a lock file there open, or that a file there names.
 pub(crate) fn engines(run: &Path) -> Vec<u32> {
-    let mut found = Vec::new();
+    let places = std::fs::read_dir(run).into_iter().flatten().flatten();
+    let named = places.filter_map(|place| std::fs::read_to_string(place.path().join("pid")).ok()?.trim().parse().ok());
+    let mut found: Vec<u32> = named.filter(|pid| lives(*pid)).collect();
+    found.sort_unstable();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         let fds = std::fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
         let holds = fds
             .filter_map(|fd| std::fs::read_link(fd.path()).ok())
             .any(|target| target.starts_with(run) && target.file_name().is_some_and(|name| name == "lock"));
-        if holds && pid != std::process::id() {
+        if holds && pid != std::process::id() && !found.contains(&pid) {
             found.push(pid);
         }
     }

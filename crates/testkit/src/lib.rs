@@ -8,8 +8,11 @@
 mod daemon;
 mod data;
 mod leftovers;
+mod runtime;
 mod soak;
 
 pub use daemon::{Daemon, Options};
 pub use data::{cache_dir, wakeful_binary};
+pub use leftovers::lives;
+pub use runtime::{disk_file, microvm, runtime};
 pub use soak::{Soak, Soaked, soak};

@@ -239,7 +239,7 @@ async fn lost_files_cost_one_sandbox_and_no_other() -> Result<()> {
     }
     daemon.kill()?;
     std::fs::remove_dir_all(daemon.sandbox_dir(&robbed))?;
-    std::fs::remove_file(daemon.sandbox_dir(&half_robbed).join("overlay.ext4"))?;
+    std::fs::remove_file(daemon.sandbox_dir(&half_robbed).join(wakeful_testkit::disk_file()))?;
     daemon.start_again(Options::default()).await?;
     let client = daemon.client()?;
     ensure!(sh(&client, &whole, CHECK).await? == MARKED);

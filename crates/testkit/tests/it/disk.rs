@@ -26,6 +26,7 @@ async fn room(client: &Client, id: &str) -> Result<u64> {
     Ok(sh(client, id, "df -m --output=size / | tail -n 1").await?.trim().parse()?)
 }
 
+microvm_only! { "gVisor cannot limit what a sandbox asks of its disk";
 #[tokio::test]
 async fn what_it_asks_of_its_disk_is_limited() -> Result<()> {
     let mut daemon = Daemon::start().await?;
@@ -59,6 +60,7 @@ async fn what_it_asks_of_its_disk_is_limited() -> Result<()> {
         }
     }
     Ok(())
+}
 }
 
 #[tokio::test]
@@ -109,7 +111,7 @@ async fn a_disk_grows_before_a_boot() -> Result<()> {
 /// The file system on the disk is in order, and takes no more room than what is in it.
 async fn whole(daemon: &Daemon, client: &Client, id: &str) -> Result<()> {
     client.suspend(id, false).await?;
-    let disk = daemon.sandbox_dir(id).join("overlay.ext4");
+    let disk = daemon.sandbox_dir(id).join(wakeful_testkit::disk_file());
     let checked = std::process::Command::new("e2fsck").args(["-f", "-n"]).arg(&disk).output()?;
     ensure!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
     let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&disk)?);

@@ -333,7 +333,7 @@ async fn snapshots_need_neither_source_nor_template() -> Result<()> {
     client.destroy_sandbox(&id).await?;
     client.delete_template("python").await?;
     let golden = daemon.data().join("golden").join(source.template_id.to_string());
-    ensure!(golden.exists(), "they stand on it");
+    ensure!(golden.exists() || !wakeful_testkit::microvm(), "they stand on it");
     let mut children = Vec::new();
     for _ in 0..2 {
         for (snapshot, cut, file) in [(&awake, &running, "first"), (&asleep, &asleep_at, "second")] {
@@ -375,6 +375,7 @@ async fn snapshots_need_neither_source_nor_template() -> Result<()> {
     Ok(())
 }
 
+microvm_only! { "an image of gVisor stands on no base, so nothing is folded into one";
 #[tokio::test]
 async fn memory_of_their_own_is_copied_whole() -> Result<()> {
     let daemon = Daemon::start().await?;
@@ -424,6 +425,7 @@ async fn memory_of_their_own_is_copied_whole() -> Result<()> {
         ensure!(client.sandbox(one).await?.restored_memory == Some(true), "{one}");
     }
     nothing_is_left(&daemon).await
+}
 }
 
 #[tokio::test]

@@ -122,6 +122,7 @@ async fn all_is_well_after_use_and_nobody_is_disturbed() -> Result<()> {
     Ok(())
 }
 
+microvm_only! { "its bits lie in pages and bases of microVMs; the same of gVisor is in the contract of drivers";
 #[tokio::test]
 async fn a_flipped_bit_costs_the_memory_and_not_the_disk() -> Result<()> {
     let mut daemon = Daemon::start().await?;
@@ -174,7 +175,9 @@ async fn a_flipped_bit_costs_the_memory_and_not_the_disk() -> Result<()> {
     ensure!(story.contains("checkpoint_rejected") && story.contains("recovery"), "{story}");
     Ok(())
 }
+}
 
+microvm_only! { "gVisor has no golden snapshots";
 #[tokio::test]
 async fn what_all_stand_on_is_read_too() -> Result<()> {
     let mut daemon = Daemon::start().await?;
@@ -223,6 +226,7 @@ async fn what_all_stand_on_is_read_too() -> Result<()> {
     ensure!(sh(&client, &new, "echo fine").await? == "fine", "the golden snapshot is made anew");
     Ok(())
 }
+}
 
 #[tokio::test]
 async fn rows_without_a_disk_have_failed() -> Result<()> {
@@ -231,7 +235,7 @@ async fn rows_without_a_disk_have_failed() -> Result<()> {
     let robbed = persistent(&client, "base").await?.id.to_string();
     client.suspend(&robbed, true).await?;
     ensure!(daemon.terminate().await? == Some(0));
-    fs::remove_file(daemon.sandbox_dir(&robbed).join("overlay.ext4"))?;
+    fs::remove_file(daemon.sandbox_dir(&robbed).join(wakeful_testkit::disk_file()))?;
     ensure!(fsck(&daemon, &[])?.of(&robbed) == [("disk_missing", "found")]);
     ensure!(fsck(&daemon, &["--repair"])?.of(&robbed) == [("disk_missing", "repaired")]);
     clean(&daemon)?;

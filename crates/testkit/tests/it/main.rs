@@ -1,5 +1,10 @@
 //! The whole system as a user meets it: the real daemon over HTTP, real guests on real engines.
 
+/// What only a virtual machine has; each use says why. The same scenarios are walked on gVisor without these.
+macro_rules! microvm_only {
+    ($reason:literal; $($scenario:item)*) => { $($scenario)* };
+}
+
 mod bad_input;
 mod bench;
 mod builds;

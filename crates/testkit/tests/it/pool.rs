@@ -83,7 +83,7 @@ async fn claims_have_all_of_their_own() -> Result<()> {
             Ok(run(&client, &id, "getent hosts $(hostname)").await?.exit_code == 0)
         })
         .await?;
-        let random = "cat /proc/sys/kernel/random/uuid; \
+        let random = "cat /proc/sys/kernel/random/uuid 2>/dev/null || cat /proc/sys/kernel/hostname; \
                       python3 -c 'import os, random, uuid; print(os.getrandom(16).hex(), uuid.uuid4(), random.random())'";
         seen.push(sh(&client, &id, random).await?);
         let skew = sh(&client, &id, "date +%s").await?.parse::<i64>()? - seconds_now();
@@ -212,11 +212,13 @@ async fn members_make_room() -> Result<()> {
     // The first of its size, beside: it boots, and the snapshot for the next is made when that is done.
     let large = create(&client, json!({"size": "shared-cpu-2x", "mode": "persistent", "idle_timeout": "1h"})).await?;
     let large = large.id.to_string();
-    let told = how(&client, &large).await?;
-    ensure!(told.as_deref().is_some_and(|how| how.starts_with("booted")), "{told:?}");
+    let (told, microvm) = (how(&client, &large).await?, wakeful_testkit::microvm());
+    ensure!(!microvm || told.as_deref().is_some_and(|how| how.starts_with("booted")), "{told:?}");
     ensure!(pool(&client, "base").await?.ready == 0, "{:?}", pool(&client, "base").await?);
     sh(&client, &large, "echo memory > /dev/shm/mark").await?;
-    wait_for_golden(&daemon, "c1-m512-d2048").await?;
+    if microvm {
+        wait_for_golden(&daemon, "c1-m512-d2048").await?;
+    }
     client.suspend(&large, true).await?;
     let second = create(&client, json!({"size": "shared-cpu-2x"})).await?.id.to_string();
     ensure!(how(&client, &second).await?.is_none(), "a clone");

@@ -65,7 +65,8 @@ async fn ten_cycles_lose_nothing() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let told = told.expect("the worker answers");
-    let boot_id = sh(&client, &id, "cat /proc/sys/kernel/random/boot_id").await?;
+    const BOOT: &str = "cat /proc/sys/kernel/random/boot_id 2>/dev/null || stat -c %X /proc/1";
+    let boot_id = sh(&client, &id, BOOT).await?;
     let split = |text: &str| {
         let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         let count: u64 = words.pop().and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -79,7 +80,7 @@ async fn ten_cycles_lose_nothing() -> Result<()> {
         let engine = daemon.engine_pid(&id).expect("it has an engine");
         let asleep = client.suspend(&id, true).await?;
         ensure!(asleep.status.to_string() == "suspended" && asleep.transition.is_none(), "{asleep:?}");
-        ensure!(!std::path::Path::new(&format!("/proc/{engine}")).exists(), "engine {engine} is still there");
+        ensure!(daemon.engine_pid(&id).is_none() && !wakeful_testkit::lives(engine), "engine {engine} is still there");
         ensure!(daemon.engines().is_empty(), "engines while asleep");
         if cycle % 3 == 0 {
             // Long enough for a compaction to get somewhere, and sometimes to its end.
@@ -96,8 +97,9 @@ async fn ten_cycles_lose_nothing() -> Result<()> {
         ensure!(awake.restored_memory == Some(true));
         ensure!(daemon.engine_pid(&id).is_some_and(|pid| pid != engine), "the same engine");
     }
-    ensure!(sh(&client, &id, "cat /proc/sys/kernel/random/boot_id").await? == boot_id, "it was booted");
-    sh(&client, &id, "sudo sh -c 'echo 3 > /proc/sys/vm/drop_caches'; md5sum -c ~/sum").await?;
+    ensure!(sh(&client, &id, BOOT).await? == boot_id, "it was booted");
+    let forget = if wakeful_testkit::microvm() { "sudo sh -c 'echo 3 > /proc/sys/vm/drop_caches'" } else { "true" };
+    sh(&client, &id, &format!("{forget}; md5sum -c ~/sum")).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let later: u64 = sh(&client, &id, "cat /tmp/shell").await?.parse()?;
     ensure!(later > shell, "the shell in the background stands still at {later}");
@@ -115,7 +117,9 @@ async fn an_idle_giant_takes_little_disk() -> Result<()> {
     let giant = || serde_json::json!({"mode": "persistent", "size": "performance-2x"});
     // The first of its size boots, and all of its memory is its own.
     let first = create(&client, giant()).await?.id.to_string();
-    wait_for_golden(&daemon, "c2-m4096-d2048").await?;
+    if wakeful_testkit::microvm() {
+        wait_for_golden(&daemon, "c2-m4096-d2048").await?;
+    }
     client.destroy_sandbox(&first).await?;
     let sandbox = create(&client, giant()).await?;
     ensure!(sandbox.memory_mb == 4096);
@@ -125,7 +129,9 @@ async fn an_idle_giant_takes_little_disk() -> Result<()> {
     let blocks: u64 = std::fs::read_dir(daemon.sandbox_dir(&id).join("checkpoint-1"))?
         .map(|entry| Ok(std::os::unix::fs::MetadataExt::blocks(&entry?.metadata()?) * 512))
         .sum::<Result<u64>>()?;
-    ensure!(blocks > 0 && blocks < 8 << 20, "the checkpoint takes {blocks} bytes");
+    // A whole image of a small program, or what differs from the golden one.
+    let most = if wakeful_testkit::microvm() { 8 << 20 } else { 48 << 20 };
+    ensure!(blocks > 0 && blocks < most, "the checkpoint takes {blocks} bytes");
     ensure!(
         asleep.storage.checkpoint_bytes == blocks,
         "it says {} and takes {blocks}",
