@@ -246,6 +246,12 @@ fn clear(dir: &Path) {
     }
     remove_cgroups(&run);
     let _ = wakeful_net::erase_after(&run);
+    // Ranges of ids are free without their run directory; the names go too.
+    for link in fs::read_dir(run.with_file_name("ranges")).into_iter().flatten().flatten() {
+        if fs::read_link(link.path()).is_ok_and(|owner| owner.starts_with(&run)) {
+            let _ = fs::remove_file(link.path());
+        }
+    }
     let sockets = run.file_name().unwrap_or_default().to_string_lossy().into_owned() + "-bare";
     for path in [run.with_file_name(sockets), run] {
         let _ = fs::remove_dir_all(path);
