@@ -9,6 +9,7 @@
 //! takes the kernel a moment, in which the file is still written to: whoever needs it at rest waits ([`at_rest`]).
 //! Only kernels write its structure, never a guest: a guest has files.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, mount, mount_remount};
 use rustix::thread::CapabilitySet;
 use wakeful_confine::files;
 use wakeful_driver::Error;
@@ -31,6 +32,10 @@ pub const DISK: &str = "disk.ext4";
 /// Within which the mounts of an engine that has ended must be gone.
 const GONE: Duration = Duration::from_secs(20);
 const BLOCK: u64 = 4096;
+/// Per cent of a disk that no guest can use: an overlay makes a directory when it is mounted, and one over a full disk would
+/// be read-only for good.
+const RESERVE: &str = "0.2";
+const FLAGS: MountFlags = MountFlags::NOATIME.union(MountFlags::NODEV);
 /// Making a file system.
 const FORMAT: Duration = Duration::from_secs(60);
 
@@ -53,7 +58,7 @@ pub fn make(data_dir: &Path, path: &Path, disk_mb: u32) -> Result<(), Error> {
 fn empty(data_dir: &Path, disk_mb: u32) -> Result<PathBuf, Error> {
     let failed = |source| Error::io("make an empty disk", source);
     let dir = data_dir.join("disks");
-    let path = dir.join(format!("empty-{disk_mb}.ext4"));
+    let path = dir.join(format!("blank-{disk_mb}.ext4"));
     if path.exists() {
         return Ok(path);
     }
@@ -62,7 +67,7 @@ fn empty(data_dir: &Path, disk_mb: u32) -> Result<PathBuf, Error> {
     new.as_file().set_len(u64::from(disk_mb) << 20).map_err(failed)?;
     // As those of microVMs: a small journal, since engines are killed, and no room kept for growth, which needs none.
     let mut command = Command::new("mke2fs");
-    command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-O", "^resize_inode", "-J", "size=16", "-m", "0"]);
+    command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-O", "^resize_inode", "-J", "size=16", "-m", RESERVE]);
     command.args(["-E", "lazy_itable_init=1,lazy_journal_init=1"]).arg(new.path());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(failed)?;
@@ -125,15 +130,17 @@ pub fn at_rest(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Mounts it at `raw` of the calling thread's mounts, as large as its file, with room for what differs. Blocks.
+/// Mounts it at `raw` of the calling thread's mounts, as large as its file, with room for what differs. Whoever has this id
+/// for files may use what is kept back, until [`keep_reserve`]. Blocks.
 ///
 /// # Errors
 /// If it is no file system, or without the right to.
-pub fn mount_at(path: &Path, raw: &Path) -> io::Result<()> {
+pub fn mount_at(path: &Path, raw: &Path, first_id: u32) -> io::Result<()> {
     let file = files::open_regular(path, true)?;
     let (has, wanted) = (blocks(&file)?, file.metadata()?.len() / BLOCK);
     let device = LoopDevice::attach(&file, Access::ReadWrite)?;
-    mount(device.path(), raw, "ext4", MountFlags::NOATIME | MountFlags::NODEV, Some(c"discard"))?;
+    let options = CString::new(format!("discard,resuid={first_id}")).expect("no zero in it");
+    mount(device.path(), raw, "ext4", FLAGS, Some(options.as_c_str()))?;
     if has < wanted {
         resize_ext4(&open_dir(raw)?, wanted)?;
     }
@@ -146,6 +153,14 @@ pub fn mount_at(path: &Path, raw: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The overlay is mounted: from now on what is kept back is nobody's again.
+///
+/// # Errors
+/// What the kernel says.
+pub fn keep_reserve(raw: &Path) -> io::Result<()> {
+    Ok(mount_remount(raw, FLAGS, c"discard,resuid=0")?)
 }
 
 fn open_dir(path: &Path) -> io::Result<OwnedFd> {
@@ -169,7 +184,7 @@ fn with_mounted<T: Send>(path: &Path, then: impl FnOnce(Option<&OwnedFd>) -> io:
         let work = scope.spawn(|| {
             mounts::private_mounts()?;
             let at = Path::new(crate::world::HERE);
-            mount(device.path(), at, "ext4", MountFlags::NOATIME | MountFlags::NODEV, Some(c"discard"))?;
+            mount(device.path(), at, "ext4", FLAGS, Some(c"discard"))?;
             then(Some(&open_dir(at)?))
         });
         work.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended early")))

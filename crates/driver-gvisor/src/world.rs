@@ -77,10 +77,9 @@ impl World {
         let users = mounts::user_namespace(self.first_id, IDS).map_err(doing("map ids"))?;
         let lower = mounts::idmapped(&self.base, users.as_fd(), Access::ReadOnly).map_err(doing("map the template"))?;
         mounts::attach(lower.as_fd(), &at("lower")).map_err(doing("mount the template"))?;
-        disk::mount_at(&self.disk, &at("raw")).map_err(doing("mount the disk"))?;
+        disk::mount_at(&self.disk, &at("raw"), self.first_id).map_err(doing("mount the disk"))?;
         let mapped = mounts::idmapped(&at("raw"), users.as_fd(), Access::ReadWrite).map_err(doing("map the disk"))?;
         mounts::attach(mapped.as_fd(), &at("disk")).map_err(doing("mount the mapped disk"))?;
-        unmount(at("raw"), UnmountFlags::DETACH)?;
         let layers = format!("lowerdir={HERE}/lower,upperdir={HERE}/disk/upper,workdir={HERE}/disk/work");
         let layers = CString::new(layers).expect("no zero in it");
         let overlay = || {
@@ -88,6 +87,8 @@ impl World {
             Ok(mount("overlay", at("root"), "overlay", flags, Some(layers.as_c_str()))?)
         };
         mounts::as_owner(self.first_id, overlay).map_err(doing("mount the root"))?;
+        disk::keep_reserve(&at("raw")).map_err(doing("keep the disk's reserve"))?;
+        unmount(at("raw"), UnmountFlags::DETACH)?;
         mount_bind(&self.agent, at("agent"))?;
         mount_remount(
             at("agent"),

@@ -274,7 +274,10 @@ fn networks_are_the_childrens_own() -> Result<()> {
         sh(&client, &id, &format!("cat > /tmp/talker.py <<'EOF'\n{TALKER}\nEOF\nsetsid python3 /tmp/talker.py >/dev/null 2>&1 </dev/null &")).await?;
         ensure!(talks(&client, &id).await? == "hello");
         let children = fork(&client, &id, json!({"count": 2})).await?;
-        ensure!(talks(&client, &id).await? == "hello", "the source's connections go on");
+        // On gVisor a cut drops them, as `capabilities` say.
+        if wakeful_testkit::microvm() {
+            ensure!(talks(&client, &id).await? == "hello", "the source's connections go on");
+        }
         let ids: Vec<String> = children.iter().map(|child| child.id.to_string()).collect();
         for (child, id) in children.iter().zip(&ids) {
             ensure!(child.egress == source.egress, "{child:?}");
