@@ -28,6 +28,8 @@ pub(crate) const GVISOR: &str = wakeful_driver_gvisor::RUNTIME;
 
 const KVM: &str = "kvm";
 const TCG: &str = "tcg";
+/// What helps where a runsc that is configured cannot be used.
+pub(crate) const CORRECT_BINARY: &str = "correct gvisor.binary in the configuration";
 /// What nobody has looked at is not known to work.
 const UNTRIED: &str = "not tried yet: its first use tries it";
 
@@ -208,7 +210,12 @@ pub(crate) async fn survey_qemu(config: &Config, paths: &Paths) -> Vec<RuntimeIn
 
 /// gVisor, by trying it.
 pub(crate) async fn survey_gvisor(config: &Config, paths: &Paths) -> RuntimeInfo {
-    of_gvisor(Gvisor::survey(&gvisor_config(config, &paths.data, &paths.run)).await)
+    let found = of_gvisor(Gvisor::survey(&gvisor_config(config, &paths.data, &paths.run)).await);
+    match &config.gvisor.binary {
+        // Setup fetches nothing then, so it would not help.
+        Some(_) if !found.available => RuntimeInfo { fix: Some(CORRECT_BINARY.to_owned()), ..found },
+        _ => found,
+    }
 }
 
 /// All of them for a host on which there is nothing to look at.

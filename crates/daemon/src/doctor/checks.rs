@@ -11,7 +11,7 @@ use wakeful_driver_qemu::Confinement;
 use super::{Check, Status};
 use crate::config::{Config, RuntimeChoice};
 use crate::paths::Paths;
-use crate::runtimes::GVISOR;
+use crate::runtimes::{CORRECT_BINARY, GVISOR};
 
 const SETUP: &str = "wakeful setup";
 const SETUP_GVISOR: &str = "wakeful setup --runtime gvisor";
@@ -135,8 +135,7 @@ fn gvisor(config: &Config, paths: &Paths, runtimes: &[RuntimeInfo]) -> Check {
     let path = match wakeful_driver_gvisor::find_runsc(&paths.data, config.gvisor.binary.as_deref()) {
         Ok(path) => path,
         Err(error) if config.gvisor.binary.is_some() => {
-            return Check::fail("gvisor", crate::runtimes::chain(&error))
-                .fix("correct gvisor.binary in the configuration");
+            return Check::fail("gvisor", crate::runtimes::chain(&error)).fix(CORRECT_BINARY);
         }
         Err(error) => {
             let check = Check::warn("gvisor", crate::runtimes::chain(&error)).fix(SETUP_GVISOR);
