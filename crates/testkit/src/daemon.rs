@@ -173,6 +173,7 @@ impl Daemon {
     pub fn command(&self) -> Command {
         let mut command = Command::new(wakeful_binary());
         command.env("WAKEFUL_URL", &self.url).env_remove("WAKEFUL_API_KEY").env("NO_COLOR", "1");
+        command.env("WAKEFUL_RUNTIME", crate::runtime());
         command
     }
 

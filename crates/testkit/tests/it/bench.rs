@@ -13,7 +13,8 @@ use wakeful_testkit::{cache_dir, wakeful_binary};
 
 fn bench(data: &std::path::Path) -> Command {
     let mut command = Command::new(wakeful_binary());
-    command.arg("bench").arg("--data-dir").arg(data).env("NO_COLOR", "1").env_remove("WAKEFUL_CONFIG");
+    command.args(["bench", "--runtime", wakeful_testkit::runtime(), "--data-dir"]).arg(data);
+    command.env("NO_COLOR", "1").env_remove("WAKEFUL_CONFIG");
     command
 }
 
