@@ -9,7 +9,7 @@ use http::Response;
 use hyper::body::Incoming;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use wakeful_guest_proto::connect_rpc::{Code, ErrorBody};
 use wakeful_guest_proto::process::{EndEvent, StartRequest};
 
@@ -63,6 +63,8 @@ async fn begin(
     let subscription = process.subscribe(wish);
     context.processes.insert(&process);
     let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+    let clock = if context.powers == Powers::Container { Clock::RunsOn } else { Clock::Stops };
+    let left = left.map(|left| (left, clock));
     context.tasks.spawn(live(Arc::clone(&context), Arc::clone(&process), sources, exit, left));
     Ok((process, wish, subscription))
 }
@@ -92,7 +94,7 @@ async fn live(
     process: Arc<Process>,
     mut sources: [Source; 2],
     exit: Exit,
-    left: Option<Duration>,
+    left: Option<(Duration, Clock)>,
 ) {
     let (told, exited) = oneshot::channel();
     // Beside each other, because reading waits for slow subscribers and a deadline does not.
@@ -116,13 +118,21 @@ struct Exited {
     duration: Duration,
 }
 
+/// What the clock does while the sandbox sleeps.
+#[derive(Clone, Copy)]
+enum Clock {
+    Stops,
+    RunsOn,
+}
+
 /// Waits for the exit and kills the tree when its time is over.
-async fn watch(process: &Process, mut exit: Exit, left: Option<Duration>, told: oneshot::Sender<Exited>) {
+async fn watch(process: &Process, mut exit: Exit, left: Option<(Duration, Clock)>, told: oneshot::Sender<Exited>) {
     let mut timed_out = false;
     let status = loop {
         let expiry = async {
             match left {
-                Some(left) if !timed_out => awake::pass(left).await,
+                Some((left, Clock::Stops)) if !timed_out => sleep(left).await,
+                Some((left, Clock::RunsOn)) if !timed_out => awake::pass(left).await,
                 _ => std::future::pending().await,
             }
         };

@@ -13,8 +13,7 @@ use wakeful_testkit::{cache_dir, wakeful_binary};
 
 fn bench(data: &std::path::Path) -> Command {
     let mut command = Command::new(wakeful_binary());
-    command.args(["bench", "--runtime", wakeful_testkit::runtime(), "--data-dir"]).arg(data);
-    command.env("NO_COLOR", "1").env_remove("WAKEFUL_CONFIG");
+    command.args(["bench", "--data-dir"]).arg(data).env("NO_COLOR", "1").env_remove("WAKEFUL_CONFIG");
     command
 }
 
@@ -49,7 +48,10 @@ fn left(data: &std::path::Path) -> Vec<String> {
 fn a_quick_look_has_the_promised_shape_and_leaves_nothing() -> Result<()> {
     const CASES: [&str; 4] = ["create_pool", "pool_exec", "disk_prepare", "exec_true"];
     let data = prepared()?;
-    let out = bench(data.path()).args(["--quick", "--json", "--case"]).args(CASES).output()?;
+    let out = bench(data.path())
+        .args(["--runtime", wakeful_testkit::runtime(), "--quick", "--json", "--case"])
+        .args(CASES)
+        .output()?;
     ensure!(out.status.code() == Some(0), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr));
     let rows: Value = serde_json::from_slice(&out.stdout)?;
     let rows = rows.as_array().context("an array")?;
@@ -79,7 +81,10 @@ fn a_quick_look_has_the_promised_shape_and_leaves_nothing() -> Result<()> {
 fn the_network_is_measured_and_leaves_nothing() -> Result<()> {
     let data = prepared()?;
     let cases = ["uplink_latency", "uplink_throughput", "preview_latency", "preview_throughput"];
-    let out = bench(data.path()).args(["--quick", "--json", "--case"]).args(cases).output()?;
+    let out = bench(data.path())
+        .args(["--runtime", wakeful_testkit::runtime(), "--quick", "--json", "--case"])
+        .args(cases)
+        .output()?;
     ensure!(out.status.code() == Some(0), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr));
     let rows: Value = serde_json::from_slice(&out.stdout)?;
     let rows = rows.as_array().context("an array")?;
