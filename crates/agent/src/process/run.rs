@@ -176,9 +176,11 @@ async fn read(
         tokio::select! {
             data = first.next() => {
                 if let Some(data) = data { process.publish(&context.processes, first.stream, data).await; }
+                others_turn().await;
             }
             data = second.next() => {
                 if let Some(data) = data { process.publish(&context.processes, second.stream, data).await; }
+                others_turn().await;
             }
             end = &mut exit, if exited.is_none() => {
                 exited = Some(end.unwrap_or_default());
@@ -197,7 +199,15 @@ async fn drain([first, second]: &mut [Source; 2]) {
             _ = first.next() => {}
             _ = second.next() => {}
         }
+        others_turn().await;
     }
+}
+
+/// After each piece, because a program that writes without end always has another one: the runtime would read for as long
+/// as a task's share lasts, dozens of times, before it looks at connections and clocks again. In an emulated guest that is
+/// many seconds, in which the agent seems dead and deadlines pass.
+async fn others_turn() {
+    tokio::task::yield_now().await;
 }
 
 fn end_event(exited: Exited) -> EndEvent {

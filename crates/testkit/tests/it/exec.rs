@@ -93,7 +93,7 @@ async fn output_without_end_is_cut() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = daemon.client()?;
     let id = create(&client, json!({})).await?.id.to_string();
-    let done = client.execute(&id, &request(json!({"command": "yes 0123456789abcdef", "timeout": "14s"}))).await?;
+    let done = client.execute(&id, &request(json!({"command": "yes 0123456789abcdef", "timeout": "20s"}))).await?;
     ensure!(
         done.timed_out && done.stdout_truncated && !done.stderr_truncated,
         "{} {}",
