@@ -178,7 +178,7 @@ async fn a_packing_that_fails_does_not_look_complete() {
     let agent = Agent::start().await;
     let guest = agent.connect().await;
     let directory = workspace(&agent);
-    fs::write(directory.join("a"), vec![7; 4 << 20]).expect("write");
+    fs::write(directory.join("a"), vec![7; 8 << 20]).expect("write");
     // Deeper than any path can name, so that the walk fails behind the large file.
     let mut deepest = open(&directory, OFlags::DIRECTORY, Mode::empty()).expect("open");
     let name = "d".repeat(250);
@@ -189,7 +189,9 @@ async fn a_packing_that_fails_does_not_look_complete() {
     let pieces = guest.pack(text(&directory), PackOptions::default()).await.expect("begun");
     let results: Vec<io::Result<Bytes>> = timeout(SOON, pieces.collect()).await.expect("in time");
     let bytes: usize = results.iter().flatten().map(Bytes::len).sum();
-    assert!(bytes > 4 << 20 && results.last().is_some_and(Result::is_err), "{bytes}");
+    // A failure overtakes what is on its way: a stream that is reset does not send what it still holds.
+    let on_its_way = 2 << 20;
+    assert!(bytes > (8 << 20) - on_its_way && results.last().is_some_and(Result::is_err), "{bytes}");
     guest.health(SOON).await.expect("the channel goes on");
 }
 
