@@ -31,7 +31,7 @@ lint: setup  ## Format, clippy, documentation
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
 
 test: prepare lint  ## All tests, with real engines; a missing engine is a failure
-	@scripts/host-setup attr bind9-dnsutils busybox-static curl dnsmasq-base docker-registry e2fsprogs iproute2 iputils-ping nftables openssl python3-venv skopeo sqlite3 tmux umoci zstd
+	@scripts/host-setup attr bind9-dnsutils busybox-static curl dnsmasq-base docker-registry e2fsprogs iproute2 iputils-ping nftables nodejs openssl python3-venv skopeo sqlite3 tmux umoci zstd
 ifeq ($(NEXTEST),yes)
 	$(CARGO) nextest run --release --locked --workspace
 else

@@ -28,6 +28,9 @@ pub struct Entry {
     pub ready: Option<Vec<String>>,
     /// How long a create waits for it.
     pub ready_seconds: u32,
+    /// It was started once, and sandboxes are copies of one in which it was ready.
+    #[serde(default)]
+    pub warm: bool,
 }
 
 /// A template.
@@ -149,6 +152,11 @@ pub struct CreateTemplate {
     /// How long that may take, from 1 s to 10 m; 30 s if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_timeout: Option<DurationText>,
+    /// Start it once, and make sandboxes copies of one in which it is ready: they have it from their first moment. It has the
+    /// template's variables; a sandbox that is given its own starts it itself. What it has drawn of random numbers by then is
+    /// the same in every copy.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warm: bool,
     /// Runtime of sandboxes that name none, and of the build; the daemon's if absent or `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
@@ -173,6 +181,7 @@ impl CreateTemplate {
             start: None,
             ready: None,
             ready_timeout: None,
+            warm: false,
             runtime: None,
         }
     }

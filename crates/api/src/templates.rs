@@ -62,7 +62,7 @@ fn only_admins_share(caller: &Caller, tenant: &str, name: &str) -> Result<(), Pr
     ))
 }
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 16] = [
     "name",
     "source",
     "tags",
@@ -77,6 +77,7 @@ const FIELDS: [&str; 15] = [
     "start",
     "ready",
     "ready_timeout",
+    "warm",
     "runtime",
 ];
 /// How long a create may have to wait for what a template starts.
@@ -122,7 +123,8 @@ fn asked(fields: &mut Fields) -> Result<Asked, Problem> {
         ready_timeout.map(|timeout| u32::try_from(timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX));
     let (start, ready) = (fields.command("start")?, fields.command("ready")?);
     let runtime = fields.string("runtime", Code::InvalidField)?;
-    Ok(Asked { user, workdir, env: fields.env()?, start, ready, ready_seconds, runtime })
+    let warm = fields.boolean("warm")?.unwrap_or_default();
+    Ok(Asked { user, workdir, env: fields.env()?, start, ready, ready_seconds, warm, runtime })
 }
 
 pub(crate) async fn list(State(app): State<App>, caller: Caller, uri: Uri) -> Result<Response, Problem> {
@@ -245,7 +247,7 @@ mod tests {
             "description": "The shop", "default_size": "shared-cpu-2x", "env": {"A": "1"},
             "egress": {"mode": "deny_all"}, "disk_mb": 4096, "io": {"ops_per_sec": 100, "burst_ops": 200},
             "user": "app", "workdir": "/srv", "start": "serve --port 80", "ready": ["curl", "-f", "localhost"],
-            "ready_timeout": "1500ms", "runtime": "qemu"
+            "ready_timeout": "1500ms", "warm": true, "runtime": "qemu"
         }))
         .unwrap();
         assert_eq!((new.name.as_str(), new.tenant.as_str(), new.description.as_str()), ("shop", "default", "The shop"));
@@ -262,6 +264,7 @@ mod tests {
                 start: words(&["/bin/sh", "-c", "serve --port 80"]),
                 ready: words(&["curl", "-f", "localhost"]),
                 ready_seconds: Some(2),
+                warm: true,
                 runtime: Some("qemu".into()),
             }
         );
@@ -307,6 +310,7 @@ mod tests {
             (json!({"start": {"cmd": "x"}}), Code::InvalidField, "start"),
             (json!({"ready": [1]}), Code::InvalidField, "ready"),
             (json!({"ready_timeout": "0s"}), Code::InvalidDuration, "ready_timeout"),
+            (json!({"warm": "yes"}), Code::InvalidField, "warm"),
             (json!({"ready_timeout": "999ms"}), Code::InvalidDuration, "ready_timeout"),
             (json!({"ready_timeout": "601s"}), Code::InvalidDuration, "ready_timeout"),
             (json!({"ready_timeout": "soon"}), Code::InvalidDuration, "ready_timeout"),

@@ -158,6 +158,7 @@ pub(crate) fn template(row: Template) -> wire::Template {
             start: entry.start,
             ready: entry.ready,
             ready_seconds: entry.ready_seconds,
+            warm: entry.warm,
         }),
         runtime: row.asked.runtime,
         base: row.base,

@@ -17,3 +17,14 @@ pub mod files;
 pub mod place;
 pub mod process;
 pub mod range;
+
+use wakeful_driver::Error;
+
+/// Runs what blocks on a thread that may.
+///
+/// # Errors
+/// What the work says, or that it came to no end.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Error::Io { doing: "finish a blocking step".to_owned(), source: error.into() }))
+}

@@ -43,6 +43,8 @@ pub struct TemplateFile {
     pub ready: Option<Command>,
     /// How long it may take, as `30s`.
     pub ready_timeout: Option<String>,
+    /// Whether it is started once, and sandboxes are copies of one in which it is ready.
+    pub warm: bool,
     /// The user, over the image's own.
     pub user: Option<String>,
     /// The working directory, over the image's own.

@@ -114,6 +114,26 @@ fn run(command: &mut Command, worst: i32) -> io::Result<()> {
     }
 }
 
+/// Brings a disk that nobody uses to an end: what its journal still holds after a crash of the host is written where it
+/// belongs, as whoever mounts it read-only could not. Blocks.
+pub(crate) fn finish(path: &Path) -> io::Result<()> {
+    const NEEDS_RECOVERY: u32 = 4;
+    let file = files::open_regular(path, true)?;
+    let superblock = superblock(&file)?;
+    let incompatible = u32::from_le_bytes(superblock[0x60..0x64].try_into().expect("four bytes"));
+    if incompatible & NEEDS_RECOVERY == 0 {
+        return Ok(());
+    }
+    let device = LoopDevice::attach(&file, Access::ReadWrite)?;
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            mounts::private_mounts()?;
+            Ok(mount(device.path(), Path::new(crate::world::HERE), "ext4", FLAGS, None)?)
+        });
+        work.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended early")))
+    })
+}
+
 /// Waits until no mount uses it any more. Blocks.
 ///
 /// # Errors
@@ -169,11 +189,16 @@ fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 
 /// How many blocks the file system in this file has, by its superblock: what statfs says is without what it keeps for itself.
 fn blocks(disk: &File) -> io::Result<u64> {
+    let superblock = superblock(disk)?;
+    let word = |at: usize| u64::from(u32::from_le_bytes(superblock[at..at + 4].try_into().expect("four bytes")));
+    Ok(word(0x4) | word(0x150) << 32)
+}
+
+fn superblock(disk: &File) -> io::Result<[u8; 1024]> {
     use std::os::unix::fs::FileExt as _;
     let mut superblock = [0; 1024];
     disk.read_exact_at(&mut superblock, 1024)?;
-    let word = |at: usize| u64::from(u32::from_le_bytes(superblock[at..at + 4].try_into().expect("four bytes")));
-    Ok(word(0x4) | word(0x150) << 32)
+    Ok(superblock)
 }
 
 /// Calls `then` with the root of the mounted disk, if it is mounted: a second mount of the same, seen by nobody. Blocks.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use wakeful_confine::process::Process;
-use wakeful_confine::{files, place as places};
+use wakeful_confine::{blocking, files, place as places};
 use wakeful_driver::{ByteStream, Engine, Error, Exit, Image, IoLimits, Place};
 use wakeful_sys::pidfd;
 
@@ -19,7 +19,7 @@ use crate::control::{Control, Failure, INDEX, PAGES, STATE};
 use crate::engines::Pinned;
 use crate::place::{self, Phase, Record};
 use crate::snapshot::{self, Detail};
-use crate::{Host, blocking, disk, launch};
+use crate::{Host, disk, launch};
 
 /// Within which what is left of a killed engine must be gone.
 const GONE: Duration = Duration::from_secs(10);

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use wakeful_confine::cgroup::{self, Cgroups};
-use wakeful_confine::{files, place as places, range};
+use wakeful_confine::{blocking, files, place as places, range};
 use wakeful_driver::{Error, Image, Inspector, Place, Stray, StrayKind};
 
-use crate::{GvisorConfig, blocking, disk, snapshot};
+use crate::{GvisorConfig, disk, snapshot};
 
 /// Looks after what the driver's engines wrote and left.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::Value;
 use wakeful_confine::cgroup::{Cgroups, Limits, Reach};
 use wakeful_confine::process::Process;
-use wakeful_confine::{files, place as places, range};
+use wakeful_confine::{blocking, files, place as places, range};
 use wakeful_driver::{Card, Error, Image, Machine, Place, Source, Veth};
 use wakeful_sys::pidfd;
 
@@ -37,7 +37,7 @@ use crate::engines::Pinned;
 use crate::place::{self, Phase, Record};
 use crate::snapshot::{self, Detail};
 use crate::world::{self, World};
-use crate::{Host, blocking, disk, nap};
+use crate::{Host, disk, layers, nap};
 
 /// A burst of launches on few cores takes its time.
 const START: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ const TASKS: u32 = 20_000;
 /// [`Source`], owned, for a thread that may block.
 enum Job {
     Start { secret: [u8; 32], first: bool },
-    Wake { checkpoint: PathBuf, image: Image },
+    Wake { checkpoint: PathBuf, image: Image, cloned: bool },
 }
 
 pub(crate) async fn launch(
@@ -64,10 +64,14 @@ pub(crate) async fn launch(
 ) -> Result<GvisorEngine, Error> {
     let refused = |answer: &str| Error::Refused { doing: "start", answer: answer.to_owned() };
     let job = match source {
-        Source::First { secret } => Job::Start { secret, first: true },
+        Source::First { secret } | Source::Golden { secret } => Job::Start { secret, first: true },
         Source::Boot { secret } => Job::Start { secret, first: false },
-        Source::Wake { checkpoint, image } => Job::Wake { checkpoint: checkpoint.to_owned(), image: image.clone() },
-        Source::Golden { .. } | Source::Clone { .. } => return Err(refused("it has no golden snapshots")),
+        Source::Wake { checkpoint, image } => {
+            Job::Wake { checkpoint: checkpoint.to_owned(), image: image.clone(), cloned: false }
+        }
+        Source::Clone { golden, image } => {
+            Job::Wake { checkpoint: golden.to_owned(), image: image.clone(), cloned: true }
+        }
     };
     let Card::Veth(veth) = card else { return Err(refused("it is reached by its network, and has none")) };
     let (host, place, base) = (Arc::clone(host), place.clone(), base.to_owned());
@@ -111,6 +115,9 @@ impl Drop for Launching {
             let _ = child.wait();
         }
         if self.made_disk {
+            for file in layers::of(&self.place.data).unwrap_or_default() {
+                let _ = fs::remove_file(file);
+            }
             let _ = fs::remove_file(self.place.data.join(disk::DISK));
         }
     }
@@ -141,7 +148,7 @@ impl Launching {
         }
         let (engine, index) = match job {
             Job::Start { .. } => (host.engine.clone(), None),
-            Job::Wake { checkpoint, image } => {
+            Job::Wake { checkpoint, image, .. } => {
                 let engine = fitting(host, image, machine)?;
                 (engine, Some(snapshot::check(checkpoint, image)?))
             }
@@ -153,7 +160,11 @@ impl Launching {
                 disk::make(&host.data_dir, &path, machine.disk_mb)?;
                 self.made_disk = true;
             }
-            _ => {
+            Job::Wake { checkpoint: golden, cloned: true, .. } => {
+                self.made_disk = true;
+                crate::copy_disk(golden, &self.place.data)?;
+            }
+            Job::Start { first: false, .. } | Job::Wake { cloned: false, .. } => {
                 disk::at_rest(&path)?;
                 disk::enlarge(&path, machine.disk_mb).map_err(|source| Error::io("grow the disk", source))?;
             }
@@ -172,7 +183,7 @@ impl Launching {
             engine: engine.name.clone(),
             key: host.key(&engine),
             hardened: host.hardened,
-            machine: machine.into(),
+            machine,
             gateway: veth.gateway,
             first_id: range::take(Path::new(range::RANGES), run).map_err(failed)?,
             phase,
@@ -184,6 +195,7 @@ impl Launching {
         let world = World {
             base,
             disk: path,
+            layers: layers::of(&self.place.data).map_err(failed)?,
             agent: engine.agent(),
             card: veth.card,
             first_id: record.first_id,

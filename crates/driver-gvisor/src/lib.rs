@@ -2,7 +2,7 @@
 //!
 //! An engine is a sentry (the guest's kernel, an unprivileged program) with a gofer that opens files for it, in a user
 //! namespace with ids of its own. Its root is the template's directory under an overlay whose changes lie on a disk in a
-//! file. A start is as fast as a clone would be, so there are no golden snapshots.
+//! file. A start is as fast as a clone would be, so golden snapshots are for what takes long to get ready inside.
 //!
 //! ```text
 //!   lib        the driver                  engine     the trait's Engine
@@ -10,8 +10,8 @@
 //!   boot       bundle and command line     channel    the byte stream to the agent
 //!   world      the engine's own mounts     snapshot   images: account, check
 //!   disk       a file system in a file     place      run directory: what was done to it
-//!   engines    kept copies of runsc        probe      does it work here?
-//!   inspector  what is written and left, without an engine
+//!   layers     what a disk stands on       probe      does it work here?
+//!   engines    kept copies of runsc        inspector  what is written and left, without an engine
 //! ```
 //!
 //! It fails with [`Error`]: `Damaged` and `Unfit` mean that an image cannot be loaded and that nothing was spent by
@@ -25,6 +25,7 @@ mod engine;
 mod engines;
 mod inspector;
 mod launch;
+pub mod layers;
 mod place;
 mod probe;
 mod snapshot;
@@ -36,7 +37,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use wakeful_confine::cgroup::{Cgroups, Limits};
-use wakeful_confine::{files, place as places};
+use wakeful_confine::{blocking, files, place as places};
 use wakeful_driver::{
     Cancel, Capabilities, Card, CardKind, DiskKind, Driver, Engine, EngineInfo, Error, Image, Isolation, Machine,
     OutsideTcp, Part, Place, Repairs, Source,
@@ -275,13 +276,24 @@ impl Driver for Gvisor {
     async fn copy(&self, part: Part, from: &Path, to: &Path) -> Result<(), Error> {
         match part {
             Part::Disk => {
-                let (from, to) = (from.join(disk::DISK), to.join(disk::DISK));
-                blocking(move || disk::copy(&from, &to).map_err(|source| Error::io("copy a sandbox", source))).await
+                let (from, to) = (from.to_owned(), to.to_owned());
+                blocking(move || copy_disk(&from, &to)).await
             }
             Part::Memory => {
                 Err(Error::Refused { doing: "copy a memory base", answer: "its images have none".to_owned() })
             }
         }
+    }
+
+    async fn worth_laying(&self, data: &Path, disk_mb: u32) -> Result<bool, Error> {
+        let data = data.to_owned();
+        let failed = |source| Error::io("look at a disk", source);
+        blocking(move || layers::worthwhile(&data, disk_mb).map_err(failed)).await
+    }
+
+    async fn lay(&self, data: &Path, disk_mb: u32) -> Result<(), Error> {
+        let (host, data) = (Arc::clone(&self.host), data.to_owned());
+        blocking(move || layers::lay(&host.data_dir, &data, disk_mb)).await
     }
 
     async fn forget_engines(&self, needed: &[String]) -> Result<(), Error> {
@@ -298,12 +310,11 @@ impl Driver for Gvisor {
     }
 }
 
-/// Runs what blocks on a thread that may.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Error::Io { doing: "finish a blocking step".to_owned(), source: error.into() }))
+/// A disk, and the layers that it stands on. Blocks.
+pub(crate) fn copy_disk(from: &Path, to: &Path) -> Result<(), Error> {
+    layers::link(from, to)
+        .and_then(|()| disk::copy(&from.join(disk::DISK), &to.join(disk::DISK)))
+        .map_err(|source| Error::io("copy a sandbox", source))
 }
 
 #[expect(

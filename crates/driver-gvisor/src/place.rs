@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use wakeful_confine::files;
 use wakeful_confine::place::ACCOUNT;
-
-use crate::snapshot::MachineRecord;
+use wakeful_driver::Machine;
 
 /// Where an engine stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +37,7 @@ pub(crate) struct Record {
     /// What its images fit.
     pub(crate) key: String,
     pub(crate) hardened: bool,
-    pub(crate) machine: MachineRecord,
+    pub(crate) machine: Machine,
     /// Where the host's connections to it begin.
     pub(crate) gateway: PathBuf,
     /// The first of its ids.

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use wakeful_confine::{files, place as places};
+use wakeful_confine::{blocking, files, place as places};
 use wakeful_driver::{Card, Engine as _, Error, Machine, Place, Source, Veth};
 use wakeful_guest_proto::card::{GATEWAY, GUEST, PREFIX};
 use wakeful_sys::net;
 
-use crate::{Host, blocking, channel, disk, launch};
+use crate::{Host, channel, disk, launch};
 
 const MACHINE: Machine = Machine { cpu: 1, memory_mb: 128, disk_mb: 64 };
 const IP: Duration = Duration::from_secs(10);

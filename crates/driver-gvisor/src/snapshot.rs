@@ -19,35 +19,13 @@ const LARGEST: u64 = 256 << 20;
 pub(crate) struct Detail {
     /// Name of the kept engine.
     pub(crate) engine: String,
-    pub(crate) machine: MachineRecord,
+    pub(crate) machine: Machine,
 }
 
 impl Detail {
     pub(crate) fn of(image: &Image) -> Result<Self, Error> {
         serde_json::from_value(image.detail.clone())
             .map_err(|error| Error::Unfit { reason: format!("it is not an image of this driver: {error}") })
-    }
-}
-
-/// [`Machine`], as it is written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MachineRecord {
-    pub(crate) cpu: u32,
-    pub(crate) memory_mb: u32,
-    pub(crate) disk_mb: u32,
-}
-
-impl MachineRecord {
-    /// Whether memory of such a machine goes on in this one: all is the same, save for a disk that may have grown since.
-    pub(crate) fn goes_on_in(self, machine: Machine) -> bool {
-        let disk_mb = self.disk_mb;
-        self == Machine { disk_mb, ..machine }.into() && disk_mb <= machine.disk_mb
-    }
-}
-
-impl From<Machine> for MachineRecord {
-    fn from(Machine { cpu, memory_mb, disk_mb }: Machine) -> Self {
-        Self { cpu, memory_mb, disk_mb }
     }
 }
 
@@ -148,7 +126,7 @@ mod tests {
         }
         let open = |name: &str| File::open(dir.path().join(name)).expect("is there");
         let files = account(&[open(STATE), open(INDEX), open(PAGES)]).expect("can be read");
-        let machine = MachineRecord { cpu: 1, memory_mb: 256, disk_mb: 512 };
+        let machine = Machine { cpu: 1, memory_mb: 256, disk_mb: 512 };
         let detail = serde_json::to_value(Detail { engine: "runsc-1".into(), machine }).expect("plain data");
         let image = Image { engine: "k".into(), files, base: None, detail };
         verify(dir.path(), &image).expect("it is sound");

@@ -1,9 +1,10 @@
 //! The mounts of one engine.
 //!
 //! ```text
-//!   HERE (a tmpfs)/lower   the template's directory, read-only ┐ under the engine's ids
+//!   HERE (a tmpfs)/lower   the template's directory, read-only ┐
+//!                 /layer-N what the disk stands on, read-only  ├ under the engine's ids
 //!                 /disk    the sandbox's disk                  ┘
-//!                 /root    an overlay of the two: the guest's root
+//!                 /root    an overlay of them all: the guest's root
 //!                 /agent   the agent that belongs to this engine
 //! ```
 //!
@@ -23,7 +24,7 @@ use wakeful_sys::child::{self, Setup};
 use wakeful_sys::mounts::{self, Access};
 use wakeful_sys::net;
 
-use crate::disk;
+use crate::{disk, layers};
 
 /// A directory that every host has, that anybody may pass, and that nothing of ours lies in.
 pub const HERE: &str = "/mnt";
@@ -35,6 +36,8 @@ pub struct World {
     pub base: PathBuf,
     /// The sandbox's disk.
     pub disk: PathBuf,
+    /// The disks that it stands on, the lowest first ([`layers::of`]).
+    pub layers: Vec<PathBuf>,
     /// The directory with the agent.
     pub agent: PathBuf,
     /// The namespace that the card lies in.
@@ -71,7 +74,7 @@ impl World {
             |at: &Path| mount("none", at, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=755,size=1m"));
         tmpfs(here).map_err(|error| doing("mount a place to build")(error.into()))?;
         let at = |name: &str| here.join(name);
-        for name in ["lower", "raw", "disk", "root", "agent"] {
+        for name in ["lower", "raw", "raw-layer", "disk", "root", "agent"] {
             fs::create_dir(at(name))?;
         }
         let users = mounts::user_namespace(self.first_id, IDS).map_err(doing("map ids"))?;
@@ -80,7 +83,15 @@ impl World {
         disk::mount_at(&self.disk, &at("raw"), self.first_id).map_err(doing("mount the disk"))?;
         let mapped = mounts::idmapped(&at("raw"), users.as_fd(), Access::ReadWrite).map_err(doing("map the disk"))?;
         mounts::attach(mapped.as_fd(), &at("disk")).map_err(doing("mount the mapped disk"))?;
-        let layers = format!("lowerdir={HERE}/lower,upperdir={HERE}/disk/upper,workdir={HERE}/disk/work");
+        let mut lower = vec![at("lower")];
+        for (number, layer) in self.layers.iter().enumerate() {
+            let place = at(&format!("layer-{number}"));
+            if layers::mount_at(layer, &at("raw-layer"), &place, users.as_fd()).map_err(doing("mount a layer"))? {
+                lower.insert(0, place);
+            }
+        }
+        let lower: Vec<_> = lower.iter().map(|path| path.display().to_string()).collect();
+        let layers = format!("lowerdir={},upperdir={HERE}/disk/upper,workdir={HERE}/disk/work", lower.join(":"));
         let layers = CString::new(layers).expect("no zero in it");
         let overlay = || {
             let flags = MountFlags::NODEV | MountFlags::NOATIME;

@@ -14,9 +14,10 @@ use wakeful_driver::{ByteStream, Engine, Error, Exit, Image, IoLimits, Place};
 use crate::boot;
 use crate::control::{Failure, Qmp};
 use crate::engines::Pinned;
-use crate::host::{Host, blocking};
+use crate::host::Host;
 use crate::place::{self, Record};
 use crate::snapshot::{self, OVERLAY, Saving};
+use wakeful_confine::blocking;
 use wakeful_confine::files;
 use wakeful_confine::process::Process;
 

@@ -77,14 +77,6 @@ fn processor() -> String {
     first.lines().filter(|line| kept.iter().any(|name| line.starts_with(name))).collect::<Vec<_>>().join("\n")
 }
 
-/// Runs what blocks on a thread that may.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Error::Io { doing: "finish a blocking step".to_owned(), source: error.into() }))
-}
-
 #[derive(Serialize, Deserialize)]
 struct Measured {
     boot_id: String,

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use wakeful_confine::claim::UIDS;
-use wakeful_confine::{cgroup, claim, files, range};
+use wakeful_confine::{blocking, cgroup, claim, files, range};
 use wakeful_driver::{Error, Image, Inspector, Place, Stray, StrayKind};
 
-use crate::host::blocking;
 use crate::jail::Jail;
 use crate::{QemuConfig, place, snapshot};
 

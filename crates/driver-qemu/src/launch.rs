@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use wakeful_confine::blocking;
 use wakeful_confine::files;
 use wakeful_driver::{Card, Error, Image, Machine, MemoryBase, Place, Source};
 use wakeful_sys::{copy, pages, pidfd, spawn};
@@ -27,10 +28,10 @@ use crate::control::{Failure, Incoming, Qmp};
 use crate::diff::Diff;
 use crate::engine::{QemuEngine, explain};
 use crate::engines::Pinned;
-use crate::host::{Host, blocking};
+use crate::host::Host;
 use crate::initramfs;
 use crate::jail::{Jail, World};
-use crate::place::{self, MachineRecord, Memory, Record};
+use crate::place::{self, Memory, Record};
 use crate::snapshot::{self, Detail, Made, OVERLAY};
 use wakeful_confine::cgroup::{Cgroup, Reach};
 use wakeful_confine::process::Process;
@@ -209,7 +210,7 @@ fn prepare(
             let pages = snapshot::open_pages(&checkpoint, &image, bytes)?;
             let overlay = files::open_regular(&overlay_path, true).map_err(failed)?;
             lengthen(&overlay, machine.disk_mb)?;
-            let Detail { own_base: memory_digest, machine: MachineRecord { disk_mb: known_disk_mb, .. }, .. } =
+            let Detail { own_base: memory_digest, machine: Machine { disk_mb: known_disk_mb, .. }, .. } =
                 Detail::of(&image)?;
             let from = Origin::State { state, pages };
             Ok(Prepared { engine, memory, memory_file, memory_digest, base, overlay, known_disk_mb, from, made })
@@ -321,7 +322,7 @@ fn start(host: &Host, place: &Place, machine: Machine, card: &Card, prepared: Pr
         key: host.key(&engine),
         engine: engine.name.clone(),
         accel: host.accelerator.name().to_owned(),
-        machine: Machine { disk_mb: known_disk_mb, ..machine }.into(),
+        machine: Machine { disk_mb: known_disk_mb, ..machine },
         memory,
         memory_inode: meta.ino(),
         memory_bytes: meta.len(),

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use wakeful_confine::{cgroup, files};
+use wakeful_confine::{blocking, cgroup, files};
 use wakeful_driver::{
     Cancel, Capabilities, Card, CardKind, DiskKind, Driver, Engine, EngineInfo, Error, Image, Isolation, Machine,
     OutsideTcp, Part, Place, Repairs, Source,
@@ -52,7 +52,7 @@ use crate::boot::Accelerator;
 use crate::control::Qmp;
 use crate::engine::QemuEngine;
 use crate::engines::Pinned;
-use crate::host::{Host, blocking};
+use crate::host::Host;
 use crate::jail::Jail;
 use crate::snapshot::{CancelOnDrop, Cancelled, Detail};
 

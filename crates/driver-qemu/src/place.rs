@@ -26,7 +26,8 @@ pub(crate) struct Record {
     /// What its images fit.
     pub(crate) key: String,
     pub(crate) accel: String,
-    pub(crate) machine: MachineRecord,
+    /// Its disk is what the guest was last told.
+    pub(crate) machine: Machine,
     pub(crate) memory: Memory,
     /// Inode and length of the memory file that is mapped: its name may belong to another file some day.
     pub(crate) memory_inode: u64,
@@ -41,29 +42,6 @@ pub(crate) struct Record {
     /// The uid that was claimed for it.
     #[serde(default)]
     pub(crate) uid: Option<u32>,
-}
-
-/// [`Machine`], as it is written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MachineRecord {
-    cpu: u32,
-    pub(crate) memory_mb: u32,
-    /// What the guest was last told.
-    pub(crate) disk_mb: u32,
-}
-
-impl MachineRecord {
-    /// Whether memory of such a machine goes on in this one: all is the same, save for a disk that may have grown since.
-    pub(crate) fn goes_on_in(self, machine: Machine) -> bool {
-        let disk_mb = self.disk_mb;
-        self == Machine { disk_mb, ..machine }.into() && disk_mb <= machine.disk_mb
-    }
-}
-
-impl From<Machine> for MachineRecord {
-    fn from(Machine { cpu, memory_mb, disk_mb }: Machine) -> Self {
-        Self { cpu, memory_mb, disk_mb }
-    }
 }
 
 /// What the guest's memory is.

@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
-use wakeful_driver::{Error, Image, ImageFile, MemoryBase};
+use wakeful_driver::{Error, Image, ImageFile, Machine, MemoryBase};
 use wakeful_sys::copy;
 use wakeful_sys::pages::{self, Method, PAGE};
 
 use crate::diff::{self, Diff};
 use crate::engines::Pinned;
 use crate::jail::Jail;
-use crate::place::{self, MachineRecord, Memory, Record};
+use crate::place::{self, Memory, Record};
 use wakeful_confine::files;
 use wakeful_confine::process::Process;
 
@@ -41,7 +41,7 @@ pub(crate) struct Detail {
     /// Name of the kept engine that can load it.
     pub(crate) engine: String,
     pub(crate) accel: String,
-    pub(crate) machine: MachineRecord,
+    pub(crate) machine: Machine,
     /// Bulk digest of the sandbox's own base, if it stands on one. Images of before have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) own_base: Option<String>,

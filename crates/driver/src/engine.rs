@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use wakeful_model::IoLimits;
 
 use crate::{Capabilities, Error, Image};
 
 /// The virtual hardware: part of what a golden snapshot is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Machine {
     /// Virtual processors.
     pub cpu: u32,
@@ -21,6 +21,15 @@ pub struct Machine {
     pub memory_mb: u32,
     /// Size of the writable disk in MiB.
     pub disk_mb: u32,
+}
+
+impl Machine {
+    /// Whether memory of such a machine goes on in that one: all is the same, save for a disk that may have grown since.
+    #[must_use]
+    pub fn goes_on_in(self, machine: Self) -> bool {
+        let disk_mb = self.disk_mb;
+        self == Self { disk_mb, ..machine } && disk_mb <= machine.disk_mb
+    }
 }
 
 impl fmt::Display for Machine {
@@ -183,8 +192,24 @@ pub trait Driver: Send + Sync {
     async fn compact(&self, place: &Place, checkpoint: &Path, image: &Image) -> Result<Image, Error>;
 
     /// Copies a part of what lies in one directory (`place.data`, or a snapshot's) into another, where it must not be yet.
-    /// Nobody may write the disk meanwhile; a memory base is never written. The copy is not synced.
+    /// Nobody may write the disk meanwhile; a memory base is never written, nor are layers that the disk stands on: those are
+    /// shared. The copy is not synced.
     async fn copy(&self, part: Part, from: &Path, to: &Path) -> Result<(), Error>;
+
+    /// Whether copying the disk in `data` (of a machine with so much of it) would hold somebody up, and [laying](Self::lay) it
+    /// would not. A look; the disk may be in use.
+    async fn worth_laying(&self, data: &Path, disk_mb: u32) -> Result<bool, Error> {
+        let _ = (data, disk_mb);
+        Ok(false)
+    }
+
+    /// Turns the disk in `data`, which nobody uses, into a layer that is never written again, under an empty disk of this
+    /// size: nothing has changed for whoever sees both, and a [copy](Self::copy) shares the layer. Durable when it returns; a
+    /// crash leaves it done or not done. Only where [`worth_laying`](Self::worth_laying) said so.
+    async fn lay(&self, data: &Path, disk_mb: u32) -> Result<(), Error> {
+        let _ = (data, disk_mb);
+        Err(Error::Refused { doing: "turn a disk into a layer", answer: "its disks are whole".to_owned() })
+    }
 
     /// Engines kept for images that are not among `needed` (keys) are removed, save the current one.
     async fn forget_engines(&self, needed: &[String]) -> Result<(), Error>;

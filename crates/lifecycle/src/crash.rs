@@ -68,6 +68,12 @@ pub(crate) enum Point {
     SnapshotSaved,
     #[strum(serialize = "snapshot.copied")]
     SnapshotCopied,
+    #[strum(serialize = "lay.linked")]
+    LayLinked,
+    #[strum(serialize = "lay.asleep")]
+    LayAsleep,
+    #[strum(serialize = "lay.laid")]
+    LayLaid,
     #[strum(serialize = "snapshot.goes_on")]
     SnapshotGoesOn,
     #[strum(serialize = "snapshot.published")]
@@ -112,6 +118,7 @@ impl Point {
                 | Self::WakeRestored
                 | Self::SnapshotStopped
                 | Self::SnapshotSaved
+                | Self::LayLinked
                 | Self::SnapshotGoesOn
                 | Self::ForkLaunched
                 | Self::ForkRestored

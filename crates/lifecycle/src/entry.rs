@@ -1,6 +1,7 @@
 //! What a template has running in its sandboxes from their first moment.
 //!
-//! It is started as a process that nobody waits for, after every boot and first start: memory that is loaded has it still.
+//! It is started as a process that nobody waits for, after every boot and first start: memory that is loaded has it still, and
+//! so has a copy of a golden snapshot that was kept warm.
 //! A create also waits until it is ready. A wake goes on whatever becomes of it: the sandbox is there, and its processes
 //! and their output can be looked at.
 
@@ -11,8 +12,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use wakeful_guest_client::{Error as GuestError, Exec, Guest};
 use wakeful_guest_proto::process::{ProcessConfig, StartRequest};
-use wakeful_model::{Entry, Sandbox};
+use wakeful_model::{Entry, Sandbox, SandboxId};
 
+use crate::guest::Identity;
 use crate::lifecycle::error_chain;
 use crate::{Error, access};
 
@@ -48,12 +50,13 @@ pub(crate) async fn begin(row: &Sandbox, guest: &Guest, why: Began) -> Result<()
     let Some(entry) = &row.entry else { return Ok(()) };
     let patience = Duration::from_secs(entry.ready_seconds.into());
     let (id, begun) = (&row.id, Instant::now());
+    let who = Identity::of(row, row.runtime_generation);
     let outcome = match why {
-        Began::Create => return run(row, entry, guest, patience).await,
-        Began::Wake => run(row, entry, guest, patience.min(AWAKE)).await,
+        Began::Create => return run(&who, entry, guest, patience).await,
+        Began::Wake => run(&who, entry, guest, patience.min(AWAKE)).await,
         Began::Recovery => match is_there(guest).await {
             Ok(true) => Ok(()),
-            Ok(false) => run(row, entry, guest, patience.min(AWAKE)).await,
+            Ok(false) => run(&who, entry, guest, patience.min(AWAKE)).await,
             Err(error) => Err(access::refusal(id, error)),
         },
     };
@@ -64,37 +67,45 @@ pub(crate) async fn begin(row: &Sandbox, guest: &Guest, why: Began) -> Result<()
     Ok(())
 }
 
+/// Starts it where sandboxes will be copied from, and waits until it is ready.
+///
+/// # Errors
+/// As after a create.
+pub(crate) async fn warm(who: &Identity<'_>, entry: &Entry, guest: &Guest) -> Result<(), Error> {
+    run(who, entry, guest, Duration::from_secs(entry.ready_seconds.into())).await
+}
+
 async fn is_there(guest: &Guest) -> Result<bool, GuestError> {
     Ok(guest.processes().await?.iter().any(|process| process.tag.as_deref() == Some(TAG)))
 }
 
-async fn run(row: &Sandbox, entry: &Entry, guest: &Guest, patience: Duration) -> Result<(), Error> {
+async fn run(who: &Identity<'_>, entry: &Entry, guest: &Guest, patience: Duration) -> Result<(), Error> {
     let Some((cmd, args)) = entry.start.split_first() else { return Ok(()) };
     let start = StartRequest {
         process: ProcessConfig {
             cmd: cmd.clone(),
             args: args.to_vec(),
             envs: BTreeMap::new(),
-            cwd: Some(row.workdir.clone()),
+            cwd: Some(who.workdir.to_owned()),
         },
         tag: Some(TAG.to_owned()),
         // As a service has it: a shell or an interpreter ends at once instead of waiting for words.
         stdin: Some(false),
-        user: Some(row.user.clone()),
+        user: Some(who.user.to_owned()),
         ..StartRequest::default()
     };
     let pid = match guest.launch(start, None).await {
         Ok(job) => job.pid(),
-        Err(error) => return Err(access::refusal(&row.id, error)),
+        Err(error) => return Err(access::refusal(who.id, error)),
     };
     let Some((cmd, args)) = entry.ready.as_deref().and_then(<[String]>::split_first) else { return Ok(()) };
     let check = Exec {
-        cwd: Some(row.workdir.clone()),
-        user: Some(row.user.clone()),
+        cwd: Some(who.workdir.to_owned()),
+        user: Some(who.user.to_owned()),
         output_limit: OUTPUT.0,
         ..Exec::new(cmd, args)
     };
-    let Err(said) = ready(row, guest, check, patience).await? else { return Ok(()) };
+    let Err(said) = ready(who.id, guest, check, patience).await? else { return Ok(()) };
     let ended = guest.process(pid).await.ok().and_then(|process| process.details?.end);
     let ended = ended.map_or_else(String::new, |end| {
         let code = end.signal.map_or(end.exit_code, |signal| 128_i32.saturating_add(signal));
@@ -104,7 +115,7 @@ async fn run(row: &Sandbox, entry: &Entry, guest: &Guest, patience: Duration) ->
 }
 
 /// Tries until the check ends with 0 or the time is over: then, what the last try came to.
-async fn ready(row: &Sandbox, guest: &Guest, check: Exec, patience: Duration) -> Result<Result<(), String>, Error> {
+async fn ready(id: &SandboxId, guest: &Guest, check: Exec, patience: Duration) -> Result<Result<(), String>, Error> {
     let deadline = Instant::now() + patience;
     let (mut pause, mut last) = (PAUSE.0, "the ready check did not end".to_owned());
     loop {
@@ -119,7 +130,7 @@ async fn ready(row: &Sandbox, guest: &Guest, check: Exec, patience: Duration) ->
             }
             // What is not there yet may come; a guest that is gone does not.
             Ok(Err(GuestError::Refused { message, .. })) => last = message,
-            Ok(Err(error)) => return Err(access::refusal(&row.id, error)),
+            Ok(Err(error)) => return Err(access::refusal(id, error)),
             Err(_) => return Ok(Err(last)),
         }
         // Rather once more shortly before the end than not at all.

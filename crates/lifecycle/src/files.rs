@@ -109,6 +109,18 @@ pub(crate) fn blocks(path: &Path) -> u64 {
     entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|meta| meta.blocks() * 512).sum()
 }
 
+/// Disk blocks of the files directly in a directory, as far as these have a name in no other, and of the others.
+pub(crate) fn own_and_shared(dir: &Path, counts: impl Fn(&str) -> bool) -> (u64, u64) {
+    let (mut own, mut shared) = (0, 0);
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(meta) = entry.metadata() else { continue };
+        if meta.is_file() && counts(&entry.file_name().to_string_lossy()) {
+            *(if meta.nlink() > 1 { &mut shared } else { &mut own }) += meta.blocks() * 512;
+        }
+    }
+    (own, shared)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -18,12 +18,10 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tracing::warn;
-use wakeful_driver::{Driver, Machine};
-use wakeful_model::{Sandbox, TemplateId};
+use wakeful_driver::Driver;
 
-use crate::golden::{self, Golden};
+use crate::golden::{self, Golden, Recipe};
 use crate::lifecycle::{Inner, error_chain};
-use crate::ops::machine_of;
 use crate::{Error, files};
 
 /// How long it gives way to creates.
@@ -54,15 +52,13 @@ impl Drop for Wish {
 }
 
 impl Inner {
-    /// The golden snapshot for this template and machine, if there is one now. One that is being made is none.
+    /// The golden snapshot of this recipe, if there is one now. One that is being made is none.
     pub(crate) async fn golden_at_hand(
         &self,
         driver: &Arc<dyn Driver>,
-        template: &TemplateId,
-        base: &str,
-        machine: Machine,
+        recipe: &Recipe,
     ) -> Result<Option<Arc<Golden>>, Error> {
-        let dir = self.layout.golden(template, machine, &driver.engine().golden_key, base);
+        let dir = recipe.dir(&self.layout, &driver.engine().golden_key);
         if let Some(golden) = self.goldens.known(&dir) {
             return Ok(Some(golden));
         }
@@ -73,18 +69,10 @@ impl Inner {
         Ok(Some(self.goldens.remember(&dir, golden)))
     }
 
-    /// The golden snapshot for this template and machine; made now if there is none, when no create is under way and no
-    /// other is being made here.
-    pub(crate) async fn golden_in_turn(
-        &self,
-        driver: &Arc<dyn Driver>,
-        template: &TemplateId,
-        base: &str,
-        user: &str,
-        workdir: &str,
-        machine: Machine,
-    ) -> Result<Arc<Golden>, Error> {
-        if let Some(golden) = self.golden_at_hand(driver, template, base, machine).await? {
+    /// The golden snapshot of this recipe; made now if there is none, when no create is under way and no other is being made
+    /// here.
+    pub(crate) async fn golden_in_turn(&self, driver: &Arc<dyn Driver>, recipe: &Recipe) -> Result<Arc<Golden>, Error> {
+        if let Some(golden) = self.golden_at_hand(driver, recipe).await? {
             return Ok(golden);
         }
         let turn = async {
@@ -94,24 +82,22 @@ impl Inner {
         };
         let Some(Ok(_turn)) = self.draining.run_until_cancelled(turn).await else { return Err(Error::ShuttingDown) };
         // Ends by itself when the daemon drains, and clears up.
-        self.golden(driver, template, base, user, workdir, machine).await
+        self.golden(driver, recipe).await
     }
 
-    /// Has the golden snapshot made from which the next sandbox like this one will be cloned.
-    pub(crate) fn golden_later(self: &Arc<Self>, driver: &Arc<dyn Driver>, row: &Sandbox) {
-        let machine = machine_of(row);
-        let dir = self.layout.golden(&row.template_id, machine, &driver.engine().golden_key, &row.base);
+    /// Has the golden snapshot made from which the next sandbox of this recipe will be cloned.
+    pub(crate) fn golden_later(self: &Arc<Self>, driver: &Arc<dyn Driver>, recipe: Recipe) {
+        let dir = recipe.dir(&self.layout, &driver.engine().golden_key);
         if !self.goldsmith.wanted.lock().expect("no panic while it is held").insert(dir.clone()) {
             return;
         }
-        let wish = Wish { inner: Arc::clone(self), dir };
-        let (driver, row) = (Arc::clone(driver), row.clone());
+        let (wish, driver) = (Wish { inner: Arc::clone(self), dir }, Arc::clone(driver));
         self.tasks.spawn(async move {
-            let inner = &wish.inner;
-            match inner.golden_in_turn(&driver, &row.template_id, &row.base, &row.user, &row.workdir, machine).await {
+            match wish.inner.golden_in_turn(&driver, &recipe).await {
                 Ok(_) | Err(Error::ShuttingDown) => {}
                 Err(error) => {
-                    warn!(template_id = %row.template_id, %machine, error = error_chain(&error), "could not make a golden snapshot; sandboxes of this size boot");
+                    let (template, machine) = (&recipe.template, recipe.machine);
+                    warn!(template_id = %template, %machine, error = error_chain(&error), "could not make a golden snapshot; sandboxes of this size boot");
                 }
             }
         });

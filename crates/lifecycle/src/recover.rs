@@ -124,9 +124,7 @@ pub(crate) async fn forget_unused(inner: &Inner) -> Result<(), Error> {
     let mut keys = HashMap::new();
     for driver in inner.drivers.all_opened() {
         driver.forget_engines(&engines).await?;
-        if driver.capabilities().golden {
-            keys.insert(driver.engine().runtime.clone(), driver.engine().golden_key.clone());
-        }
+        keys.insert(driver.engine().runtime.clone(), driver.engine().golden_key.clone());
     }
     if keys.is_empty() {
         return Ok(());
@@ -218,7 +216,9 @@ async fn one(inner: &Arc<Inner>, driver: Option<&Arc<dyn Driver>>, row: Sandbox)
     Ok(match (row.state, under_way) {
         (State::Destroyed | State::Creating, _) | (_, Some(Op::Destroy)) => destroy(row),
         // Its engine may run on: only its own driver can find it.
-        (State::Running, _) | (State::Suspended(Memory::Spent), Some(Op::Wake)) if driver.is_none() => {
+        (State::Running, _) | (State::Suspended(Memory::Spent), Some(Op::Wake | Op::Snapshot | Op::Fork))
+            if driver.is_none() =>
+        {
             warn!(sandbox_id = %row.id, runtime = row.runtime, "left as it is, since its runtime cannot be used");
             Start { row, held: Held::default(), first: None }
         }
@@ -241,20 +241,23 @@ async fn one(inner: &Arc<Inner>, driver: Option<&Arc<dyn Driver>>, row: Sandbox)
                 }
             }
         },
-        (State::Suspended(Memory::Spent), Some(Op::Wake)) => match adopt(driver, &place, &row).await {
-            Ok(held) => {
-                info!(sandbox_id = %row.id, "finishing the wake that a crash interrupted");
-                inner.uplinks.adopt(&row).await;
-                Start { row: woken(inner, row).await?, held, first: None }
+        // Of a cut that has ended its source's engine and was about to go on with another (`ops/lay.rs`).
+        (State::Suspended(Memory::Spent), Some(Op::Wake | Op::Snapshot | Op::Fork)) => {
+            match adopt(driver, &place, &row).await {
+                Ok(held) => {
+                    info!(sandbox_id = %row.id, "finishing the wake that a crash interrupted");
+                    inner.uplinks.adopt(&row).await;
+                    Start { row: woken(inner, row).await?, held, first: None }
+                }
+                Err(reason) => {
+                    warn!(sandbox_id = %row.id, reason, "the wake under way is lost, the next one boots");
+                    inner.reap_row(&row).await?;
+                    let row = settle(inner, Sandbox { checkpoint: None, ..row }, EventType::Adopted).await?;
+                    ops::remove_stale_images(inner, &row).await?;
+                    Start { row, held: Held::default(), first: None }
+                }
             }
-            Err(reason) => {
-                warn!(sandbox_id = %row.id, reason, "the wake under way is lost, the next one boots");
-                inner.reap_row(&row).await?;
-                let row = settle(inner, Sandbox { checkpoint: None, ..row }, EventType::Adopted).await?;
-                ops::remove_stale_images(inner, &row).await?;
-                Start { row, held: Held::default(), first: None }
-            }
-        },
+        }
         (State::Suspended(_) | State::Failed(_), _) => {
             inner.reap_row(&row).await?;
             let row = if row.transition.is_some() { settle(inner, row, EventType::Adopted).await? } else { row };

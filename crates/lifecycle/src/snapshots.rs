@@ -31,7 +31,7 @@ pub struct SnapshotView {
     pub snapshot: Snapshot,
     /// Blocks of its own files.
     pub own_bytes: u64,
-    /// Blocks that it shares: base and golden memory of its template.
+    /// Blocks that it shares: base and golden memory of its template, and what others of the same source stand on.
     pub shared_bytes: u64,
 }
 
@@ -167,7 +167,8 @@ impl Inner {
             shared.push(golden.join("mem"));
         }
         let (own_bytes, shared_bytes) = files::blocking("look at files", move || {
-            Ok((files::blocks(&dir), shared.iter().map(|file| files::blocks(file)).sum()))
+            let (own, layers) = files::own_and_shared(&dir, |_| true);
+            Ok((own, layers + shared.iter().map(|file| files::blocks(file)).sum::<u64>()))
         })
         .await?;
         Ok(SnapshotView { snapshot, own_bytes, shared_bytes })

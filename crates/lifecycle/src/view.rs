@@ -78,16 +78,17 @@ impl Live {
     /// Looks at files: not for the runtime's threads.
     pub(crate) fn into_view(self, inner: &Inner) -> SandboxView {
         let layout = &inner.layout;
-        let disk = inner.drivers.opened(&self.row.runtime).map(|driver| driver.disk_file());
         let storage = match self.row.state {
             State::Destroyed => Storage::default(),
             State::Creating | State::Running | State::Suspended(_) | State::Failed(_) => {
                 let dir = layout.sandbox(&self.row.id);
+                // A disk may stand on layers that others stand on too; what else lies there is small.
+                let (disk_bytes, layers) = files::own_and_shared(&dir, |name| !name.starts_with("mem."));
                 Storage {
-                    disk_bytes: disk.map_or_else(|| all_but_memory(&dir), |disk| files::blocks(&dir.join(disk))),
+                    disk_bytes,
                     checkpoint_bytes: files::blocks(&layout.checkpoint(&self.row.id, self.row.runtime_generation))
                         + files::blocks(&dir.join("mem.base")),
-                    shared_bytes: files::blocks(&layout.base(&self.row.base)),
+                    shared_bytes: layers + files::blocks(&layout.base(&self.row.base)),
                 }
             }
         };
@@ -99,13 +100,4 @@ impl Live {
             storage,
         }
     }
-}
-
-/// Blocks of the files of a sandbox whose runtime is not open, so that nobody can tell which of them is its disk; what else
-/// lies there is small.
-fn all_but_memory(dir: &std::path::Path) -> u64 {
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let files = files.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    let disk = files.filter(|entry| !entry.file_name().to_string_lossy().starts_with("mem."));
-    disk.map(|entry| files::blocks(&entry.path())).sum()
 }

@@ -112,6 +112,9 @@ pub struct Entry {
     pub ready: Option<Vec<String>>,
     /// How long a create waits, in seconds.
     pub ready_seconds: u32,
+    /// It is started once, and sandboxes are copies of one in which it is ready, instead of each starting it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warm: bool,
 }
 
 impl Entry {
@@ -141,6 +144,9 @@ pub struct Asked {
     /// How long that may take, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_seconds: Option<u32>,
+    /// Whether sandboxes are copies of one in which it is ready.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub warm: bool,
     /// The runtime of sandboxes that name none, and of its build; the daemon's if it says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,

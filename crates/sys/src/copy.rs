@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
+use rustix::fs::{Mode, OFlags, SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
 const BUFFER: usize = 1 << 20;
@@ -22,6 +23,21 @@ pub fn sparse_copy(from: &File, to: &File) -> io::Result<()> {
         return Ok(());
     }
     copy_extents(from, to)
+}
+
+/// Whether a copy of this file, in this directory, would share its blocks. Nothing is left there.
+///
+/// # Errors
+/// If nothing can be made there.
+pub fn shares_blocks(file: &File, dir: &Path) -> io::Result<bool> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let copy = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(copy) => copy,
+        // Where there are no files without a name there are no shared blocks either.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => return Ok(false),
+        Err(errno) => return Err(errno.into()),
+    };
+    Ok(ioctl_ficlone(&copy, file).is_ok())
 }
 
 fn copy_extents(from: &File, to: &File) -> io::Result<()> {

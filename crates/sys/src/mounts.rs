@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree};
@@ -169,6 +170,7 @@ struct LoopInfo {
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4c07;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 const FIFREEZE: libc::Ioctl = 0xc004_5877;
@@ -200,13 +202,44 @@ impl LoopDevice {
             if access == Access::ReadOnly {
                 config.info.flags |= LO_FLAGS_READ_ONLY;
             }
-            match control(file.as_fd(), LOOP_CONFIGURE, (&raw const config).addr()) {
+            match control(file.as_fd(), LOOP_CONFIGURE, (&raw const config).expose_provenance()) {
                 Ok(_) => return Ok(Self { file, path }),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => return Err(error),
             }
         }
         Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// A block device of this file that nobody can write to: the one that others use already, if there is one, so that what
+    /// is read by it is in memory once. The file may have several names, and must never be written to.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn shared(backing: &File) -> io::Result<Self> {
+        let meta = backing.metadata()?;
+        let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let found = devices.filter_map(|device| {
+            let name = device.file_name();
+            let at = device.path();
+            if !name.to_str()?.starts_with("loop") || !at.join("loop").exists() {
+                return None;
+            }
+            if std::fs::read_to_string(at.join("ro")).ok()?.trim() != "1" {
+                return None;
+            }
+            let path = Path::new("/dev").join(name);
+            // Held open from here on, so it stays what it is found to be.
+            let file = File::open(&path).ok()?;
+            // SAFETY: a structure of numbers, for which zeroes are values.
+            let mut info: LoopInfo = unsafe { std::mem::zeroed() };
+            control(file.as_fd(), LOOP_GET_STATUS64, (&raw mut info).expose_provenance()).ok()?;
+            (info.device == meta.dev() && info.inode == meta.ino()).then_some(Self { file, path })
+        });
+        match found.into_iter().next() {
+            Some(device) => Ok(device),
+            None => Self::attach(backing, Access::ReadOnly),
+        }
     }
 
     /// The device that this file is at the moment, if it is one. A path may have other names; compared is the one that the
@@ -311,8 +344,23 @@ mod tests {
     }
 
     #[test]
+    fn one_device_serves_all_names_of_a_file() {
+        let dir = std::env::temp_dir().join(format!("wakeful-shared-{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("can be made");
+        let (one, two) = (dir.join("one"), dir.join("two"));
+        std::fs::write(&one, vec![0; 1 << 20]).expect("can be written");
+        std::fs::hard_link(&one, &two).expect("can be linked");
+        std::fs::write(dir.join("other"), vec![0; 1 << 20]).expect("can be written");
+        let open = |path: &Path| LoopDevice::shared(&File::open(path).expect("is there")).expect("tests run as root");
+        let (first, second, other) = (open(&one), open(&two), open(&dir.join("other")));
+        assert_eq!(first.path(), second.path());
+        assert_ne!(first.path(), other.path());
+        assert!(OpenOptions::new().write(true).open(first.path()).is_err(), "read-only");
+        std::fs::remove_dir_all(dir).expect("can be removed");
+    }
+
+    #[test]
     fn a_tree_is_seen_under_other_ids() {
-        use std::os::unix::fs::MetadataExt as _;
         let dir = std::env::temp_dir().join(format!("wakeful-idmap-{}", std::process::id()));
         let (tree, at) = (dir.join("tree"), dir.join("at"));
         for path in [&dir, &tree, &at] {

@@ -2,6 +2,7 @@
 
 mod cut;
 mod lab;
+mod layers;
 mod obstacles;
 mod probe;
 mod survivors;

@@ -9,20 +9,32 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
-use wakeful_driver::Engine;
+use wakeful_driver::{Engine, Machine};
 use wakeful_driver_contract::{Lab, Sandbox, shell};
 use wakeful_guest_client::{Exec, Guest};
 use wakeful_net::GUEST;
 
-use crate::lab::GvisorLab;
+use crate::lab::{GvisorLab, MACHINE};
 
 const PORT: u16 = 9000;
 const SOON: Duration = Duration::from_secs(30);
 
 /// A sandbox that runs, with the program in it.
 pub(crate) async fn started(lab: &Arc<GvisorLab>, name: &str) -> (Sandbox, Arc<dyn Engine>, Guest) {
+    started_as(lab, name, MACHINE).await
+}
+
+/// The same, on another machine.
+pub(crate) async fn started_as(
+    lab: &Arc<GvisorLab>,
+    name: &str,
+    machine: Machine,
+) -> (Sandbox, Arc<dyn Engine>, Guest) {
     let whole: Arc<dyn Lab> = Arc::clone(lab) as Arc<dyn Lab>;
-    let (sandbox, engine, guest) = Sandbox::started(&whole, name).await;
+    let mut sandbox = Sandbox::new(&whole, name);
+    sandbox.machine = machine;
+    let engine = sandbox.first().await.expect("can be started");
+    let guest = sandbox.go(&*engine).await;
     put(&guest, "/root/survivors.py", include_bytes!("survivors.py").to_vec()).await;
     shell(&guest, "python3 -u /root/survivors.py > /root/said 2>&1 < /dev/null &").await;
     (sandbox, engine, guest)
@@ -35,17 +47,20 @@ pub(crate) async fn put(guest: &Guest, path: &str, content: Vec<u8>) {
     assert_eq!(done.exit_code, 0, "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// The host's own tmux with its libraries; templates have none.
-pub(crate) async fn put_tmux(guest: &Guest) {
-    shell(guest, "mkdir -p /opt/tmux").await;
-    let tmux = Path::new("/usr/bin/tmux");
-    put(guest, "/opt/tmux/tmux", fs::read(tmux).expect("`make test` installs tmux")).await;
-    let listed = tokio::process::Command::new("ldd").arg(tmux).output().await.expect("ldd is there");
+/// The host's own program with its libraries, in `/opt`: templates have none. It is of the same Debian, so what comes with the
+/// system's C library is there.
+pub(crate) async fn put_program(guest: &Guest, name: &str) {
+    shell(guest, &format!("mkdir -p /opt/{name}")).await;
+    let program = Path::new("/usr/bin").join(name);
+    let content = fs::read(&program).unwrap_or_else(|error| panic!("`make test` installs {name}: {error}"));
+    put(guest, &format!("/opt/{name}/{name}"), content).await;
+    let listed = tokio::process::Command::new("ldd").arg(&program).output().await.expect("ldd is there");
     let listed = String::from_utf8(listed.stdout).expect("is text");
-    let own = |path: &&str| ["libevent", "libutempter", "libtinfo"].iter().any(|name| path.contains(name));
-    for library in listed.split_ascii_whitespace().filter(|word| word.starts_with('/')).filter(own) {
-        let name = Path::new(library).file_name().expect("a file").to_string_lossy().into_owned();
-        put(guest, &format!("/opt/tmux/{name}"), fs::read(library).expect("is there")).await;
+    let system = ["ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "libresolv.so"];
+    let own = |path: &&str| path.starts_with('/') && !system.iter().any(|name| path.contains(name));
+    for library in listed.split_ascii_whitespace().filter(own) {
+        let file = Path::new(library).file_name().expect("a file").to_string_lossy().into_owned();
+        put(guest, &format!("/opt/{name}/{file}"), fs::read(library).expect("is there")).await;
     }
 }
 

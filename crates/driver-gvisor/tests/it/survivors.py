@@ -2,7 +2,7 @@
 
 One line of JSON each way: {"op": "hold" | "check" | ..., "what": NAME}. A check raises, or says what went on since the last
 one, and prepares the next."""
-import asyncio, ctypes, fcntl, hashlib, json, mmap, os, pty, random, select, signal, socket, struct, subprocess, sys, threading, time, traceback
+import asyncio, ctypes, fcntl, hashlib, json, mmap, os, pty, random, select, signal, socket, struct, subprocess, sys, threading, time, traceback, urllib.request
 
 libc = ctypes.CDLL(None, use_errno=True)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})      # in every thread: it is read from a descriptor
@@ -415,6 +415,49 @@ class program:
         with socket.create_connection(("127.0.0.1", 7080), 10) as c, c.makefile("rwb") as f:
             f.write(b"hello\n"); f.flush(); assert f.read() == b"%d hello\n" % self.said
         count = self.count; soon(lambda: self.count > count, "its tasks go on")
+
+
+NODE = """
+const http = require("http"), { Worker } = require("worker_threads"), { spawn } = require("child_process");
+const token = require("crypto").randomBytes(8).toString("hex"), held = Buffer.alloc(8 << 20, token);
+let ticks = 0, asked = 0, heard = 0;
+setInterval(() => ticks++, 20);
+const worker = new Worker('const { parentPort } = require("worker_threads"); let n = 0; parentPort.on("message", () => parentPort.postMessage(++n))', { eval: true });
+const child = spawn("cat"); child.stdout.on("data", (data) => heard += data.length);
+http.createServer(async (request, answer) => {
+  const worked = await new Promise((done) => { worker.once("message", done); worker.postMessage(0); });
+  child.stdin.write("x"); asked++;
+  answer.end(JSON.stringify({ token, whole: held.equals(Buffer.alloc(8 << 20, token)), ticks, asked, worked, heard, pid: process.pid }));
+}).listen(7090, "127.0.0.1");
+"""
+
+
+@survivor
+class node:
+    """Its loop, a thread of its own, a child on pipes, a server, and what it holds."""
+    def __init__(self):
+        env = dict(os.environ, LD_LIBRARY_PATH="/opt/node")
+        self.process = subprocess.Popen(["/opt/node/node", "-e", NODE], env=env, stdin=subprocess.DEVNULL)
+        def up():
+            assert self.process.poll() is None, "it has ended"
+            try: self.last = self.ask()
+            except OSError: return False
+            return True
+        soon(up, "it listens")
+
+    def ask(self):
+        with urllib.request.urlopen("http://127.0.0.1:7090/", timeout=20) as answer: return json.load(answer)
+
+    def check(self):
+        now = self.ask()
+        assert now["whole"] and (now["token"], now["pid"]) == (self.last["token"], self.last["pid"]), now
+        assert now["asked"] == self.last["asked"] + 1 and now["worked"] == self.last["worked"] + 1, now
+        self.last = now
+        soon(lambda: self.later() > now["ticks"], "its timers go on")
+        soon(lambda: self.later(of="heard") >= now["asked"], "its child goes on")
+
+    def later(self, of="ticks"):
+        self.last = self.ask(); return self.last[of]
 
 
 # ---- what other tests ask

@@ -1,13 +1,17 @@
 //! What comes back after a sleep, each three times, always in a new slot.
 
 use crate::lab;
-use crate::probe::{put_tmux, started, tell};
+use crate::probe::{put_program, started_as, tell};
+use wakeful_driver::Machine;
 
 async fn survives(what: &str) {
     let lab = lab::open().await;
-    let (mut sandbox, mut engine, mut guest) = started(&lab, what).await;
-    if what == "tmux" {
-        put_tmux(&guest).await;
+    let foreign = ["tmux", "node"].contains(&what);
+    // Node takes 100 MB.
+    let machine = if foreign { Machine { disk_mb: 512, ..lab::MACHINE } } else { lab::MACHINE };
+    let (mut sandbox, mut engine, mut guest) = started_as(&lab, what, machine).await;
+    if foreign {
+        put_program(&guest, what).await;
     }
     tell(&lab, "hold", what).await;
     for cycle in 0..3 {
@@ -47,5 +51,6 @@ survivors!(
     inotify,
     epoll,
     timers,
-    program
+    program,
+    node
 );

@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 use tracing::{error, warn};
 use wakeful_driver::{Driver, MemoryBase, Part, Place, Source};
 use wakeful_model::{
-    Cause, Code, Content, EventType, Fact, Failure, IoLimits, Mode, OnExpiry, Op, OperationId, Outcome, Policy,
+    Cause, Code, Content, Entry, EventType, Fact, Failure, IoLimits, Mode, OnExpiry, Op, OperationId, Outcome, Policy,
     Sandbox, SandboxId, Size, Snapshot, State, Transition, preset,
 };
 
 use super::{event, machine_of, swap};
 use crate::crash::{Point, point, point_with};
 use crate::entry::Began;
-use crate::golden::Golden;
+use crate::golden::{Golden, Recipe};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain, own};
 use crate::owner::{Finished, Held, Plan, Reply, Start};
@@ -39,6 +39,10 @@ const CLAIMED: Duration = Duration::from_secs(3);
 const BOOTED: Duration = Duration::from_secs(90);
 /// Above every generation that a sandbox reaches by waking.
 const FORKED: u64 = 1 << 32;
+
+/// What every guest has in its environment of who it is.
+pub(crate) const SANDBOX_ID: &str = "WAKEFUL_SANDBOX_ID";
+pub(crate) const TEMPLATE: &str = "WAKEFUL_TEMPLATE";
 
 /// What the asker of a create waits for.
 pub(crate) type Answer = oneshot::Receiver<Result<Reply, Error>>;
@@ -109,7 +113,8 @@ pub(crate) async fn of_template(inner: &Inner, new: &NewSandbox) -> Result<Conte
         env_keys: Vec::new(),
         egress: template.egress,
         io: template.io,
-        entry: template.entry,
+        // One that is to see variables of this sandbox is started in it.
+        entry: template.entry.map(|entry| Entry { warm: entry.warm && new.env.is_empty(), ..entry }),
         runtime: engine.runtime,
         accel: engine.accel,
         image: None,
@@ -156,8 +161,8 @@ async fn resolve(
     getrandom::fill(&mut secret).map_err(|error| Error::Internal(format!("no random bytes: {error}")))?;
     let mut env = content.env;
     env.extend(new.env.clone());
-    env.insert("WAKEFUL_SANDBOX_ID".into(), id.to_string());
-    env.insert("WAKEFUL_TEMPLATE".into(), content.template.clone());
+    env.insert(SANDBOX_ID.into(), id.to_string());
+    env.insert(TEMPLATE.into(), content.template.clone());
     let mut env_keys = content.env_keys;
     env_keys.extend(new.env.keys().cloned());
     env_keys.sort_unstable();
@@ -283,15 +288,19 @@ pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, from: Option<Arc<O
     let _create = inner.creates.begin();
     let begun = match &from {
         None => of_template_now(inner, &row).await,
-        Some(origin) => go_on_from(inner, &mut row, origin).await.map(|held| (held, None)),
+        Some(origin) => go_on_from(inner, &mut row, origin).await.map(|held| Begun {
+            held,
+            // Memory that was loaded has it still.
+            entry: row.restored_memory != Some(false),
+            how: None,
+        }),
     };
-    let (held, how) = match begun {
+    let Begun { held, entry, how } = match begun {
         Ok(begun) => begun,
         Err(error) => return undo(inner, row, Held::default(), error).await,
     };
     let finished = async {
-        // Memory that was loaded has it still.
-        if from.is_none() || row.restored_memory == Some(false) {
+        if !entry {
             begin_entry(&row, &held).await?;
         }
         commit(inner, row.clone(), began, how).await
@@ -318,16 +327,25 @@ async fn make_place(inner: &Inner, row: &Sandbox) -> Result<Place, Error> {
     Ok(place)
 }
 
-/// What a template gives by the shortest way there is: a member of the pool, a clone, a boot. And which of them it was, if
-/// it was not the usual one of its runtime.
-async fn of_template_now(inner: &Arc<Inner>, row: &Sandbox) -> Result<(Held, Option<&'static str>), Error> {
+/// One that has answered.
+struct Begun {
+    held: Held,
+    /// What its template starts is running in it already.
+    entry: bool,
+    /// Which way it came, if it was not the usual one of its runtime.
+    how: Option<&'static str>,
+}
+
+/// What a template gives by the shortest way there is: a member of the pool, a clone, a boot.
+async fn of_template_now(inner: &Arc<Inner>, row: &Sandbox) -> Result<Begun, Error> {
     let driver = inner.driver_of(row).await?;
-    let kind = Kind::of(row, driver.engine());
+    let recipe = Recipe::of(row);
+    let kind = Kind::of(&recipe, driver.engine());
     match inner.pool.claim(&row.id).await? {
         Some(member) => match claim(inner, &*driver, row, &kind, &member).await {
             Ok(held) => {
                 inner.pool.hit(&member.name);
-                return Ok((held, Some("claimed from the pool")));
+                return Ok(Begun { held, entry: recipe.warm.is_some(), how: Some("claimed from the pool") });
             }
             Err(error) => {
                 warn!(sandbox_id = %row.id, error = error_chain(&error), "a member of the pool is of no use, making another");
@@ -336,14 +354,23 @@ async fn of_template_now(inner: &Arc<Inner>, row: &Sandbox) -> Result<(Held, Opt
         },
         None => inner.pool.missed(&kind),
     }
-    if !driver.capabilities().golden {
-        return Ok((boot(inner, &driver, row).await?, None));
+    if recipe.warm.is_some() {
+        if let Some(golden) = inner.golden_at_hand(&driver, &recipe).await? {
+            let held = clone(inner, &driver, row, &golden).await?;
+            return Ok(Begun { held, entry: true, how: Some("with its start command running") });
+        }
+        inner.golden_later(&driver, recipe.clone());
     }
-    match inner.golden_at_hand(&driver, &row.template_id, &row.base, kind.machine()).await? {
-        Some(golden) => Ok((clone(inner, &driver, row, &golden).await?, None)),
+    let (entry, recipe) = (false, recipe.cold());
+    if !driver.capabilities().golden {
+        return Ok(Begun { held: boot(inner, &driver, row).await?, entry, how: None });
+    }
+    match inner.golden_at_hand(&driver, &recipe).await? {
+        Some(golden) => Ok(Begun { held: clone(inner, &driver, row, &golden).await?, entry, how: None }),
         None => {
-            inner.golden_later(&driver, row);
-            Ok((boot(inner, &driver, row).await?, Some("booted, while its golden snapshot is made")))
+            inner.golden_later(&driver, recipe);
+            let how = Some("booted, while its golden snapshot is made");
+            Ok(Begun { held: boot(inner, &driver, row).await?, entry, how })
         }
     }
 }

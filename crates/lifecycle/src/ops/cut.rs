@@ -3,6 +3,7 @@
 //! ```text
 //!   running    channel closed → engine stopped → state and pages saved, disk copied → engine goes on → the rest is copied
 //!   suspended  the checkpoint's files are linked, disk and own memory base copied
+//!   either     a disk that takes long to copy, where its driver can: it becomes a layer of both (`lay.rs`)
 //!   then       all of it synced → renamed into place → **the snapshot's row is written**
 //! ```
 //!
@@ -17,8 +18,9 @@ use tracing::{error, info};
 use wakeful_driver::{Engine, Image, MemoryBase, Part};
 use wakeful_model::{Cause, Content, EventType, Memory, Sandbox, Snapshot, SnapshotId, State};
 
+use super::lay::{self, Laid};
 use super::suspend::{self, Checkpoint, GOES_ON};
-use super::{event, obstacles, swap};
+use super::{event, link, obstacles, swap, wake};
 use crate::crash::{Point, point, point_with};
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::{Inner, error_chain};
@@ -53,6 +55,18 @@ pub(super) async fn run(inner: &Arc<Inner>, row: Sandbox, mut held: Held, cut: &
         (State::Running, Some(engine)) => {
             let taken = of_running(inner, &row, &held, &engine, &half).await;
             drop(held);
+            let taken = match taken {
+                Ok((image, Disk::Copied)) => Ok(image),
+                Ok((image, Disk::ToBeLaid)) => match lay::asleep(inner, &row, &engine, &half, &image).await {
+                    Laid::Asleep(asleep) => return laid(inner, row, *asleep, cut, half, image, cause, began).await,
+                    Laid::NotBegun(error) => Err(error),
+                    Laid::Stuck(asleep, error) => {
+                        return end(inner, *asleep, Held::default(), cut, cause, began, Err(error)).await;
+                    }
+                    Laid::Unknown(finished) => return *finished,
+                },
+                Err(error) => Err(error),
+            };
             let who = Identity::of(&row, row.runtime_generation);
             let guest = match guest::revive(&engine, &row.secret, Vcpus::Stopped, GOES_ON, &who).await {
                 Ok(guest) => guest,
@@ -93,6 +107,13 @@ fn half_made(dir: &Path) -> PathBuf {
     dir.with_extension("new")
 }
 
+/// What became of the disk in the time that its engine stands still.
+enum Disk {
+    Copied,
+    /// Copying it would take too long.
+    ToBeLaid,
+}
+
 /// Stops the engine and copies what moves on with it. It is for the caller to let it go on.
 async fn of_running(
     inner: &Inner,
@@ -100,17 +121,52 @@ async fn of_running(
     held: &Held,
     engine: &Arc<dyn Engine>,
     half: &Path,
-) -> Result<Image, Error> {
+) -> Result<(Image, Disk), Error> {
     suspend::quiesce(row, held, engine).await?;
     engine.pause().await?;
     let stopped = Instant::now();
     point_with(Point::SnapshotStopped, &**engine);
     let image = engine.save(half).await.map_err(|error| full(row, error))?;
     point_with(Point::SnapshotSaved, &**engine);
+    let data = inner.layout.sandbox(&row.id);
+    if inner.driver_of(row).await?.worth_laying(&data, row.disk_mb).await? {
+        return Ok((image, Disk::ToBeLaid));
+    }
     copy(inner, row, Part::Disk, half).await?;
     point(Point::SnapshotCopied);
     info!(sandbox_id = %row.id, stopped = ?stopped.elapsed(), "cut");
-    Ok(image)
+    Ok((image, Disk::Copied))
+}
+
+/// The source sleeps for a moment: its disk becomes a layer, the cut gets its share, and it goes on as it was `before`.
+#[expect(clippy::too_many_arguments, reason = "each is one fact of the cut, used once")]
+async fn laid(
+    inner: &Arc<Inner>,
+    before: Sandbox,
+    asleep: Sandbox,
+    cut: &Cut,
+    half: PathBuf,
+    image: Image,
+    cause: Cause,
+    began: Instant,
+) -> Finished {
+    let shared = async {
+        lay::lay(inner, &asleep).await?;
+        copy(inner, &asleep, Part::Disk, &half).await?;
+        point(Point::SnapshotCopied);
+        keep(inner, &before, cut, half, Some(image)).await
+    };
+    let made = shared.await;
+    let woken = wake::go_on(inner, asleep, &before, cause).await;
+    info!(sandbox_id = %before.id, stopped = ?began.elapsed(), "cut, its disk is a layer");
+    match woken.result {
+        Ok(()) => end(inner, woken.row, woken.held, cut, cause, began, made).await,
+        // The cut is whole, or not; its source wakes with its next use, or says why not.
+        Err(error) => {
+            error!(sandbox_id = %before.id, error = error_chain(&error), "did not go on after a cut");
+            end(inner, woken.row, woken.held, cut, cause, began, made.and(Err(error))).await
+        }
+    }
 }
 
 /// Nothing moves: what is never written is linked.
@@ -120,12 +176,11 @@ async fn of_sleeper(inner: &Inner, row: &Sandbox, half: &Path) -> Result<Option<
         _ => None,
     };
     if let Some(checkpoint) = &checkpoint {
-        let (from, to) = (inner.layout.checkpoint(&row.id, checkpoint.generation), half.to_owned());
-        let names: Vec<_> = checkpoint.image.files.iter().map(|file| file.name.clone()).collect();
-        files::blocking("link a checkpoint", move || {
-            names.iter().try_for_each(|name| std::fs::hard_link(from.join(name), to.join(name)))
-        })
-        .await?;
+        link(&checkpoint.image, &inner.layout.checkpoint(&row.id, checkpoint.generation), half).await?;
+    }
+    let data = inner.layout.sandbox(&row.id);
+    if inner.driver_of(row).await?.worth_laying(&data, row.disk_mb).await? {
+        lay::lay(inner, row).await?;
     }
     copy(inner, row, Part::Disk, half).await?;
     point(Point::SnapshotCopied);

@@ -7,6 +7,7 @@
 //! on. So does an access, if nobody asked for the suspend. After the commit only the files are true, and a crash leaves an
 //! engine that `recover` reaps.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -92,7 +93,7 @@ pub(super) async fn run(
     });
     drop(held);
     let result = match prepared {
-        Ok(checkpoint) => commit(inner, row.clone(), Memory::Kept, Some(&checkpoint), cause, began).await,
+        Ok(checkpoint) => commit(inner, &row, Memory::Kept, Some(&checkpoint), Some((cause, began))).await,
         Err(error) => Err(Uncommitted::Surely(error)),
     };
     match result {
@@ -126,7 +127,7 @@ fn is_full(error: &std::io::Error) -> bool {
 }
 
 /// A commit that was not answered by success.
-enum Uncommitted {
+pub(super) enum Uncommitted {
     /// The row does not name the checkpoint.
     Surely(Error),
     /// The database could not say.
@@ -171,16 +172,7 @@ async fn prepare(
     point_with(Point::SuspendStopped, &**engine);
     wanted()?;
 
-    let target = inner.layout.checkpoint(&row.id, row.runtime_generation);
-    let temporary = target.with_extension("new");
-    let (fresh, old) = (temporary.clone(), target.clone());
-    files::blocking("make the checkpoint's directory", move || {
-        // Left by a suspend that was abandoned or interrupted: the row does not name it.
-        files::remove_dir(&fresh)?;
-        files::remove_dir(&old)?;
-        files::make_private_dir(&fresh)
-    })
-    .await?;
+    let (temporary, target) = new_directory(inner, row).await?;
     let saved = engine.save(&temporary).await;
     let image = match saved {
         Ok(image) => image,
@@ -196,7 +188,30 @@ async fn prepare(
         return Err(error);
     }
     let checkpoint = Checkpoint { generation: row.runtime_generation, disk_synced, image };
-    // A copy for people and for repair; what counts is in the row.
+    publish(&checkpoint, temporary, target).await?;
+    point_with(Point::SuspendRenamed, &**engine);
+    wanted()?;
+    Ok(checkpoint)
+}
+
+/// An empty directory for a checkpoint's files, and where it goes when they are whole. What an abandoned or interrupted
+/// suspend has left there goes: the row does not name it.
+pub(super) async fn new_directory(inner: &Inner, row: &Sandbox) -> Result<(PathBuf, PathBuf), Error> {
+    let target = inner.layout.checkpoint(&row.id, row.runtime_generation);
+    let temporary = target.with_extension("new");
+    let (fresh, old) = (temporary.clone(), target.clone());
+    files::blocking("make the checkpoint's directory", move || {
+        files::remove_dir(&fresh)?;
+        files::remove_dir(&old)?;
+        files::make_private_dir(&fresh)
+    })
+    .await?;
+    Ok((temporary, target))
+}
+
+/// Its files are whole: they go where they belong, with a copy of the account for people and for repair; what counts is in
+/// the row.
+pub(super) async fn publish(checkpoint: &Checkpoint, temporary: PathBuf, target: PathBuf) -> Result<(), Error> {
     let manifest = checkpoint.to_row();
     let partial = temporary.clone();
     let published = files::blocking("publish the checkpoint", move || {
@@ -207,19 +222,17 @@ async fn prepare(
         files::blocking("remove a partial checkpoint", move || files::remove_dir(&partial)).await?;
         return Err(error);
     }
-    point_with(Point::SuspendRenamed, &**engine);
-    wanted()?;
-    Ok(checkpoint)
+    Ok(())
 }
 
-/// The one write that counts. If the database fails in it, the row is read until it tells whether it was written.
-async fn commit(
+/// The one write that counts. If the database fails in it, the row is read until it tells whether it was written. Told by
+/// what, and since when, it ends what was under way; else it is a step of that.
+pub(super) async fn commit(
     inner: &Inner,
-    before: Sandbox,
+    before: &Sandbox,
     memory: Memory,
     checkpoint: Option<&Checkpoint>,
-    cause: Cause,
-    began: Instant,
+    ends: Option<(Cause, Instant)>,
 ) -> Result<Sandbox, Uncommitted> {
     let Outcome::Move(state) = inner.observe(&before.id, before.state, None, Fact::CheckpointMade(memory)) else {
         let wrong = format!("a {} sandbox cannot be suspended", before.state.name());
@@ -227,13 +240,15 @@ async fn commit(
     };
     let mut row = before.clone();
     row.state = state;
-    row.transition = None;
     row.updated_at = inner.now();
     row.suspended_at = Some(row.updated_at);
     row.started_at = None;
     row.checkpoint = checkpoint.map(Checkpoint::to_row);
-    let event = event(&row, EventType::Suspended, cause, Some(began.elapsed()), None);
-    let error = match swap(inner, row, Some(&event)).await {
+    let event = ends.map(|(cause, began)| {
+        row.transition = None;
+        event(&row, EventType::Suspended, cause, Some(began.elapsed()), None)
+    });
+    let error = match swap(inner, row, event.as_ref()).await {
         Ok(row) => return Ok(row),
         Err(error) => error,
     };
@@ -248,7 +263,7 @@ async fn commit(
 }
 
 /// After the commit: no process, no RAM, and only the files that the row names.
-async fn clear_up(inner: &Inner, row: &Sandbox, engine: &Arc<dyn Engine>) -> Result<(), Error> {
+pub(super) async fn clear_up(inner: &Inner, row: &Sandbox, engine: &Arc<dyn Engine>) -> Result<(), Error> {
     engine.kill().await?;
     inner.reap_row(row).await?;
     super::remove_stale_images(inner, row).await
@@ -342,7 +357,7 @@ async fn without_memory(
     let ended = ended.await;
     point(Point::PoweroffEnded);
     let result = match ended {
-        Ok(()) => commit(inner, row.clone(), Memory::None, None, cause, began).await,
+        Ok(()) => commit(inner, &row, Memory::None, None, Some((cause, began))).await,
         Err(error) => Err(Uncommitted::Surely(error)),
     };
     match result {

@@ -31,7 +31,8 @@ const BOOTED: Duration = Duration::from_secs(90);
 pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, cause: Cause) -> Finished {
     let began = Instant::now();
     point(Point::WakeIntended);
-    let (held, restored) = match attempt(inner, &mut row).await {
+    let generation = row.runtime_generation + 1;
+    let (held, restored) = match attempt(inner, &mut row, generation).await {
         Ok(awake) => awake,
         Err(error) => return abandon(inner, row, cause, error).await,
     };
@@ -50,8 +51,37 @@ pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, cause: Cause) -> F
     }
 }
 
-/// Loads the memory if there is any worth loading, else boots. `row` follows every write that was made on the way.
-async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), Error> {
+/// After its engine was ended in the middle of an operation, which goes on: the same generation goes on as well, and the row
+/// says what it said `before`. If its memory cannot be loaded it is a wake like any other, and says so.
+pub(super) async fn go_on(inner: &Arc<Inner>, mut row: Sandbox, before: &Sandbox, cause: Cause) -> Finished {
+    let began = Instant::now();
+    let (held, restored) = match attempt(inner, &mut row, before.runtime_generation).await {
+        Ok(awake) => awake,
+        Err(error) => return abandon(inner, row, cause, error).await,
+    };
+    let committed = if restored {
+        let same = Sandbox { version: row.version, updated_at: inner.now(), ..before.clone() };
+        swap(inner, same, None).await
+    } else {
+        commit(inner, row.clone(), restored, cause, began).await
+    };
+    match committed {
+        Ok(row) => {
+            if let Err(error) = remove_stale_images(inner, &row).await {
+                warn!(sandbox_id = %row.id, error = error_chain(&error), "could not remove a used checkpoint");
+            }
+            Finished { row, held, result: Ok(()) }
+        }
+        Err(error) => {
+            drop(held);
+            abandon(inner, row, cause, error).await
+        }
+    }
+}
+
+/// Loads the memory if there is any worth loading, to go on as this generation; else boots, as the next. `row` follows every
+/// write that was made on the way.
+async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox, generation: u64) -> Result<(Held, bool), Error> {
     let driver = inner.driver_of(row).await?;
     let base = inner.base_for(&*driver, &row.base).await?;
     if let State::Suspended(Memory::Kept) = row.state
@@ -67,7 +97,7 @@ async fn attempt(inner: &Arc<Inner>, row: &mut Sandbox) -> Result<(Held, bool), 
                 inner.uplinks.settled(&row.id).await?;
                 spend(inner, row).await?;
                 point_with(Point::WakeSpent, &*engine);
-                let who = Identity::of(row, row.runtime_generation + 1);
+                let who = Identity::of(row, generation);
                 let guest = guest::revive(&engine, &row.secret, Vcpus::Stopped, RESTORED, &who).await?;
                 disk::follow(&guest, row, follows).await;
                 point_with(Point::WakeRestored, &*engine);

@@ -11,6 +11,7 @@ use wakeful_driver::{Driver, Machine};
 use wakeful_model::{Code, DEFAULT_TENANT, SandboxId, Template, TemplateStatus, preset};
 
 use super::{Kind, MOST_MEMBERS, Name, PoolView, Stage, ended, targets::Targets};
+use crate::golden::Recipe;
 use crate::lifecycle::{Inner, error_chain};
 use crate::{Error, Lifecycle, files};
 
@@ -250,13 +251,9 @@ fn kind_of(inner: &Inner, driver: &dyn Driver, template: &Template, size: &str) 
     let (base, size) = (template.base.clone()?, preset(size).ok()?);
     let disk_mb = template.disk_mb.unwrap_or(inner.defaults.disk_mb);
     // One that is being built again has its old base meanwhile.
-    (template.status != TemplateStatus::Deleted).then(|| Kind {
-        template: template.id.clone(),
-        base,
-        machine: Machine { cpu: size.cpu, memory_mb: size.memory_mb, disk_mb },
-        runtime: driver.engine().runtime.clone(),
-        golden_key: driver.engine().golden_key.clone(),
-    })
+    let machine = Machine { cpu: size.cpu, memory_mb: size.memory_mb, disk_mb };
+    let recipe = Recipe::of_template(template, &base, machine);
+    (template.status != TemplateStatus::Deleted).then(|| Kind::of(&recipe, driver.engine()))
 }
 
 impl Inner {

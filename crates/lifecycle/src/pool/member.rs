@@ -10,6 +10,7 @@ use wakeful_guest_client::Exec;
 use wakeful_model::{SandboxId, Template};
 
 use super::{Kind, Member, Name};
+use crate::golden::Recipe;
 use crate::guest::{self, Identity, Vcpus};
 use crate::lifecycle::Inner;
 use crate::{Error, files};
@@ -33,8 +34,9 @@ impl Inner {
     ) -> Result<Member, Error> {
         let driver = self.drivers.named(&kind.runtime).await?;
         let (user, workdir, machine) = (&template.user, &template.workdir, kind.machine);
-        let golden = if driver.capabilities().golden {
-            Some(self.golden_in_turn(&driver, &kind.template, &kind.base, user, workdir, machine).await?)
+        let recipe = Recipe::of_template(template, &kind.base, machine);
+        let golden = if driver.capabilities().golden || recipe.warm.is_some() {
+            Some(self.golden_in_turn(&driver, &recipe).await?)
         } else {
             None
         };

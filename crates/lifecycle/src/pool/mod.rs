@@ -30,10 +30,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::{error, info};
 use wakeful_driver::{Engine, EngineInfo, Machine};
-use wakeful_model::{Content, DEFAULT_TENANT, Sandbox, SandboxId, SnapshotId, TemplateId};
+use wakeful_model::{DEFAULT_TENANT, SandboxId, SnapshotId, TemplateId};
 
+use crate::golden::Recipe;
 use crate::lifecycle::{Inner, error_chain};
-use crate::ops::{self, machine_of};
+use crate::ops;
 use crate::{Error, Lifecycle, NewSandbox};
 
 pub use keeper::PoolOptions;
@@ -53,30 +54,19 @@ pub(crate) struct Kind {
     template: TemplateId,
     base: String,
     machine: Machine,
+    /// What runs in it already ([`Recipe::warmth`]).
+    warmth: Option<String>,
     runtime: String,
     golden_key: String,
 }
 
 impl Kind {
-    pub(crate) fn of(row: &Sandbox, engine: &EngineInfo) -> Self {
+    pub(crate) fn of(recipe: &Recipe, engine: &EngineInfo) -> Self {
         Self {
-            template: row.template_id.clone(),
-            base: row.base.clone(),
-            machine: machine_of(row),
-            runtime: engine.runtime.clone(),
-            golden_key: engine.golden_key.clone(),
-        }
-    }
-
-    pub(crate) const fn machine(&self) -> Machine {
-        self.machine
-    }
-
-    pub(crate) fn of_content(content: &Content, engine: &EngineInfo) -> Self {
-        Self {
-            template: content.template_id.clone(),
-            base: content.base.clone(),
-            machine: Machine { cpu: content.cpu, memory_mb: content.memory_mb, disk_mb: content.disk_mb },
+            template: recipe.template.clone(),
+            base: recipe.base.clone(),
+            machine: recipe.machine,
+            warmth: recipe.warmth(),
             runtime: engine.runtime.clone(),
             golden_key: engine.golden_key.clone(),
         }
@@ -437,7 +427,7 @@ impl Lifecycle {
             // What is wrong with the request is told by the create.
             let content = ops::create::of_template(&self.inner, new).await.ok()?;
             let driver = self.inner.drivers.named(&content.runtime).await.ok()?;
-            self.inner.pool.reserve(&Kind::of_content(&content, driver.engine()), repeats)
+            self.inner.pool.reserve(&Kind::of(&Recipe::of_content(&content), driver.engine()), repeats)
         };
         fitting.await.unwrap_or_else(SandboxId::random)
     }

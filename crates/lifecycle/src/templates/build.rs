@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use tracing::{error, info, warn};
-use wakeful_driver::{DiskKind, Driver, Machine};
+use wakeful_driver::{DiskKind, Machine};
 use wakeful_images::Draft;
 use wakeful_model::{
     Asked, BuildError, Code, Content, DEFAULT_TENANT, Entry, SnapshotId, Template, TemplateId, TemplateSource,
@@ -29,6 +29,7 @@ use super::cache::{self, Known};
 use super::record::{BuildLayer, Record};
 use super::workbench::{Disk, Workbench};
 use super::{steps, transfer};
+use crate::golden::Recipe;
 use crate::lifecycle::{Inner, error_chain};
 use crate::{Error, files};
 
@@ -92,7 +93,7 @@ impl Product {
         let start = asked.start.clone().unwrap_or(self.start);
         let ready = asked.ready.clone().or(self.ready).filter(|command| !command.is_empty());
         let ready_seconds = asked.ready_seconds.unwrap_or(Entry::READY_SECONDS);
-        template.entry = (!start.is_empty()).then_some(Entry { start, ready, ready_seconds });
+        template.entry = (!start.is_empty()).then_some(Entry { start, ready, ready_seconds, warm: asked.warm });
     }
 }
 
@@ -261,15 +262,21 @@ impl Inner {
     ) -> Result<(), (&'static str, Error)> {
         const TREE: &str = "tree";
         const GOLDEN: &str = "golden snapshot";
+        const WARM: &str = "start command";
         let driver = self.driver_for(None, template).await.map_err(|error| ("check", error))?;
         if driver.capabilities().disk == DiskKind::Directory {
             tell(TREE);
             let base = template.base.as_deref().unwrap_or_default();
             self.base_for(&*driver, base).await.map_err(|error| (TREE, error))?;
         }
+        let recipe = self.recipe(template).map_err(|error| (GOLDEN, error))?;
         if driver.capabilities().golden {
             tell(GOLDEN);
-            self.golden_of_default_size(&driver, template).await.map_err(|error| (GOLDEN, error))?;
+            self.golden(&driver, &recipe.cold()).await.map_err(|error| (GOLDEN, error))?;
+        }
+        if recipe.warm.is_some() {
+            tell(WARM);
+            self.golden(&driver, &recipe).await.map_err(|error| (WARM, error))?;
         }
         Ok(())
     }
@@ -493,13 +500,13 @@ impl Inner {
         wakeful_oci::Cache::open(&self.layout.blobs())
     }
 
-    async fn golden_of_default_size(&self, driver: &Arc<dyn Driver>, template: &Template) -> Result<(), Error> {
+    /// What a sandbox of the template's own size begins with.
+    fn recipe(&self, template: &Template) -> Result<Recipe, Error> {
         let size = preset(&template.default_size)
             .map_err(|error| Error::invalid(Code::InvalidSize, "default_size", error.to_string()))?;
         let disk_mb = template.disk_mb.unwrap_or(self.defaults.disk_mb);
         let machine = Machine { cpu: size.cpu, memory_mb: size.memory_mb, disk_mb };
-        let base = template.base.as_deref().unwrap_or_default();
-        self.golden(driver, &template.id, base, &template.user, &template.workdir, machine).await.map(drop)
+        Ok(Recipe::of_template(template, template.base.as_deref().unwrap_or_default(), machine))
     }
 
     /// Removes what a build has in its directory beside its log and its source.

@@ -63,6 +63,8 @@ mod support;
 mod terminals;
 #[path = "../it/tunnels.rs"]
 mod tunnels;
+#[path = "../it/warm.rs"]
+mod warm;
 #[path = "../it/watch.rs"]
 mod watch;
 #[path = "../it/wire.rs"]

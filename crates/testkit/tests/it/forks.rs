@@ -213,6 +213,54 @@ async fn children_go_on_as_themselves() -> Result<()> {
     nothing_is_left(&daemon).await
 }
 
+/// Copying its disk would hold it up for long. Where layers can be shared it is, and a command that is under way goes on.
+#[tokio::test]
+async fn a_large_disk_is_shared_where_it_can_be() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = daemon.client()?;
+    let source = create(&client, json!({"template": "python", "mode": "persistent", "disk_mb": 1024})).await?;
+    let id = source.id.to_string();
+    let large = 100 << 20;
+    sh(&client, &id, &format!("head -c {large} /dev/urandom > ~/data; md5sum ~/data > ~/sum; rm /etc/issue; sync"))
+        .await?;
+    let cut = work(&client, &id, 1).await?;
+    let script = "echo begun; while ! test -e /tmp/go; do sleep .2; done; echo went";
+    let waiting = ExecuteRequest { timeout: None, ..ExecuteRequest::new(Command::Shell(script.to_owned())) };
+    let frames = client.execute_stream(&id, &waiting).await?;
+    let children = async {
+        let forked = fork(&client, &id, json!({"count": 2})).await?;
+        let taken = snapshot(&client, &id, "shared").await?;
+        for child in &forked {
+            goes_on(&client, child.id.as_str(), &cut).await?;
+        }
+        sh(&client, &id, "touch /tmp/go").await?;
+        Ok::<_, anyhow::Error>((forked, taken))
+    };
+    let (heard, made) = tokio::join!(frames.try_collect::<Vec<Frame>>(), children);
+    let ((forked, taken), heard) = (made?, heard?);
+    ensure!(matches!(heard.last(), Some(Frame::Exit { exit_code: 0, .. })), "{heard:?}");
+    let after = client.sandbox(&id).await?;
+    ensure!(after.runtime_generation == 1 && after.status.to_string() == "running", "{after:?}");
+    goes_on(&client, &id, &cut).await?;
+    let kept = "md5sum -c ~/sum && ! test -e /etc/issue && echo whole";
+    for one in forked.iter().map(|child| child.id.as_str()).chain([id.as_str()]) {
+        ensure!(sh(&client, one, kept).await?.ends_with("whole"), "{one}");
+        let storage = client.sandbox(one).await?.storage;
+        let shares = storage.shared_bytes > large && storage.disk_bytes < large;
+        ensure!(shares != wakeful_testkit::microvm(), "{one}: {storage:?}");
+    }
+    // The others do not need it, and it does not need them.
+    client.destroy_sandbox(&id).await?;
+    client.suspend(forked[0].id.as_str(), true).await?;
+    client.destroy_sandbox(forked[1].id.as_str()).await?;
+    let later = begin_with(&client, &taken).await?;
+    client.delete_snapshot(taken.id.as_str()).await?;
+    for one in [&forked[0], &later] {
+        ensure!(sh(&client, one.id.as_str(), kept).await?.ends_with("whole"), "{one:?}");
+    }
+    nothing_is_left(&daemon).await
+}
+
 #[tokio::test]
 async fn sleepers_have_children_and_sleep_on() -> Result<()> {
     let daemon = Daemon::start().await?;

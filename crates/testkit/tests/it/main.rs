@@ -48,6 +48,7 @@ mod templates;
 mod terminals;
 mod tls;
 mod tunnels;
+mod warm;
 mod watch;
 mod who;
 mod wire;

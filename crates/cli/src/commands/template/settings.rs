@@ -44,6 +44,9 @@ pub(super) struct Settings {
     /// How long that may take, from 1s to 10m [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = Span::parse, help_heading = "Its sandboxes")]
     ready_timeout: Option<Span>,
+    /// Start it once, and make sandboxes copies of one in which it is ready
+    #[arg(long, help_heading = "Its sandboxes")]
+    warm: bool,
     /// Runtime of sandboxes that name none: auto, qemu or gvisor [default: the server's]
     #[arg(long, value_name = "NAME", help_heading = "Its sandboxes")]
     runtime: Option<String>,
@@ -106,6 +109,7 @@ impl Settings {
             },
             ready: self.ready.map(Command::Shell).or(file.ready.map(command)),
             ready_timeout: self.ready_timeout.map(Into::into).or(file.ready_timeout.map(Into::into)),
+            warm: self.warm || file.warm,
             runtime: self.runtime.or(file.runtime),
             ..CreateTemplate::new(name, source)
         })
@@ -161,6 +165,7 @@ mod tests {
         start = "serve"
         ready = ["curl", "-f", "localhost"]
         ready_timeout = "40s"
+        warm = true
         user = "app"
         workdir = "/srv"
         runtime = "gvisor"
@@ -191,6 +196,7 @@ mod tests {
         assert_eq!(new.start, Some(Command::Shell("serve".into())));
         assert_eq!(new.ready, Some(Command::Argv(vec!["curl".into(), "-f".into(), "localhost".into()])));
         assert_eq!(new.ready_timeout, Some("40s".into()));
+        assert!(new.warm);
         assert_eq!(new.egress.unwrap().allow_domains, ["shop.invalid"]);
         assert_eq!(new.env["A"], "file");
     }

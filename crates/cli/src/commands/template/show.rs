@@ -73,6 +73,9 @@ fn describe(template: &Template) -> String {
         if let Some(ready) = &entry.ready {
             add("ready when", format!("{} (within {}s)", table::words(ready), entry.ready_seconds));
         }
+        if entry.warm {
+            add("warm", "sandboxes have it running from their first moment".to_owned());
+        }
     }
     if let Some(base) = &template.base {
         add("base", base.clone());
