@@ -110,7 +110,11 @@ where
     let mut serving = std::pin::pin!(graceful.watch(connection));
     let ended = tokio::select! {
         ended = &mut serving => ended,
-        () = stop.cancelled() => tokio::join!(serving, graceful.shutdown()).0,
+        () = stop.cancelled() => tokio::select! {
+            ended = &mut serving => ended,
+            // Tells it to end, and then waits until it is dropped, which is after this.
+            () = graceful.shutdown() => Ok(()),
+        },
     };
     if let Err(error) = ended {
         debug!(%error, "a connection broke");

@@ -10,6 +10,21 @@ use wakeful_testkit::{Daemon, Options, wakeful_binary};
 
 use crate::support::{create, persistent, sh};
 
+/// Somebody who has asked something and keeps the line, as every client with a pool of connections does.
+#[tokio::test]
+async fn nobody_waits_for_a_connection_that_is_idle() -> Result<()> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut daemon = Daemon::start().await?;
+    let address = daemon.url().trim_start_matches("http://").to_owned();
+    let mut idle = tokio::net::TcpStream::connect(&address).await?;
+    idle.write_all(format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await?;
+    ensure!(idle.read(&mut [0; 4096]).await? > 0);
+    ensure!(daemon.terminate().await? == Some(0));
+    ensure!(idle.read(&mut [0; 1]).await? == 0, "it was closed");
+    ensure!(!daemon.log().contains("cut off"), "{}", daemon.log());
+    Ok(())
+}
+
 #[tokio::test]
 async fn all_tenants_sandboxes_sleep_with_their_memory() -> Result<()> {
     let dir = tempfile::tempdir()?;
