@@ -480,7 +480,8 @@ impl Guest {
             let value = HeaderValue::from_str(&value).map_err(|error| Error::Protocol { detail: error.to_string() })?;
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
-        self.call(attempted, request, deadline, limit).await
+        // What may take long is not waited for in vain: one that hangs is found out in between.
+        self.patiently(self.call(attempted, request, deadline, limit)).await?
     }
 
     /// Waits for something of the guest; whenever nothing has come for a while, the agent must answer a health request, or

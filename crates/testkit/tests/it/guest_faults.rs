@@ -147,8 +147,9 @@ async fn a_guest_that_hangs_is_said_to() -> Result<()> {
     let neighbour = create(&client, json!({})).await?.id.to_string();
     let engine = Pid::from_raw(i32::try_from(daemon.engine_pid(&id).expect("an engine"))?).expect("a pid");
     kill_process(engine, Signal::STOP)?;
-    let hung = client.execute(&id, &shell("true")).await;
-    ensure!(code_of(hung) == "guest_unresponsive");
+    let command = shell("true");
+    let (hung, listed) = tokio::join!(client.execute(&id, &command), client.list_directory(&id, "/"));
+    ensure!(code_of(hung) == "guest_unresponsive" && code_of(listed) == "guest_unresponsive");
     ensure!(sh(&client, &neighbour, "echo fine").await? == "fine");
     kill_process(engine, Signal::CONT)?;
     ensure!(sh(&client, &id, "echo back").await? == "back", "it goes on when it goes on");
