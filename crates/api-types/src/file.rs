@@ -47,7 +47,7 @@ pub struct FileList {
 }
 
 /// A line of `GET …/files/{path}?watch=true`. Paths are absolute.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FileEvent {
     /// It is there now: made, or moved here.

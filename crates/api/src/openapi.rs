@@ -19,6 +19,7 @@ use axum::response::Response;
 use http::{HeaderValue, Uri, header};
 use serde_json::{Value, json};
 use strum::IntoEnumIterator;
+use utoipa::ToSchema;
 use utoipa::openapi::path::{PathItem, PathsBuilder};
 use utoipa::openapi::schema::{ComponentsBuilder, Schema};
 use utoipa::openapi::security::{
@@ -59,6 +60,8 @@ fn document() -> OpenApi {
     ];
     let mut paths = PathsBuilder::new();
     let mut schemas = vec![("Problem".to_owned(), problem()), ("Frame".to_owned(), processes::frame())];
+    line::<wakeful_api_types::FileEvent>(&mut schemas);
+    line::<wakeful_api_types::BuildEvent>(&mut schemas);
     let mut requests = Vec::new();
     for mut entry in entries.into_iter().flatten() {
         let (method, path) = (entry.method.clone(), entry.path);
@@ -69,7 +72,9 @@ fn document() -> OpenApi {
     }
     let mut components = ComponentsBuilder::new();
     for (name, schema) in schemas {
-        let schema = if requests.contains(&name) { schema } else { complete(schema) };
+        // A frame's bytes are in one of two fields.
+        let whole = !requests.contains(&name) && name != "Frame";
+        let schema = if whole { complete(schema) } else { schema };
         components = components.schema(name, schema);
     }
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("wkf_ and 40 hex digits").build();
@@ -114,6 +119,12 @@ const TAGS: [(&str, &str); 10] = [
     ("tenants", "Whose sandboxes there are, and how many; for admins"),
     ("server", "About the server"),
 ];
+
+/// What a stream has in each line: no call answers with it alone.
+fn line<T: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+    schemas.push((T::name().into_owned(), T::schema()));
+    T::schemas(schemas);
+}
 
 /// In an answer nothing is left out.
 fn complete(schema: RefOr<Schema>) -> RefOr<Schema> {

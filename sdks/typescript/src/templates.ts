@@ -30,6 +30,8 @@ export interface CreateTemplateOptions extends CallOptions {
   /** What ends with 0 once that is ready; a create waits for it. */
   ready?: Command | undefined;
   readyTimeout?: Duration | undefined;
+  /** It is started once, and sandboxes are copies of one in which it is ready. */
+  warm?: boolean | undefined;
   runtime?: string | undefined;
 }
 
@@ -68,6 +70,7 @@ export class Templates {
       start: options.start,
       ready: options.ready,
       ready_timeout: wireDuration(options.readyTimeout),
+      warm: options.warm,
       runtime: options.runtime,
     });
     return this.#transport.json<Template>({ method: "POST", path: this.#path(), json, idempotent: true }, options);

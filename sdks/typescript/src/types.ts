@@ -35,36 +35,18 @@ export type ProblemCode = Schemas["Problem"]["code"];
 /** Requests as they go out. */
 export type Wire = Schemas;
 
-type WireBytes<T extends string> = { type: T; seq: number; data?: string; data_base64?: string };
-export type WireOutput = WireBytes<"stdout"> | WireBytes<"stderr">;
-
 /** One line of a process's stream. Its bytes are in one of two fields. */
-export type WireFrame = Exclude<Schemas["Frame"], { type: "stdout" } | { type: "stderr" }> | WireOutput;
+export type WireFrame = Schemas["Frame"];
+export type WireOutput = Extract<WireFrame, { type: "stdout" | "stderr" }>;
 
 /** One line of a template's log. */
-export type BuildProgress = {
-  readonly type: "progress";
-  readonly at: string;
-  readonly step: string;
-  /** How much is done, from 0 to 1, where that is known. */
-  readonly fraction: number | null;
-  /** What the step said. */
-  readonly line: string | null;
-  /** How far one layer of an image is. */
-  readonly layer: { number: number; count: number; digest: string; done: number; total: number } | null;
-};
+export type BuildProgress = Readonly<Extract<Schemas["BuildEvent"], { type: "progress" }>>;
 
 /** The last line of a template's log: how the build stands. */
-export type BuildEnd = {
-  readonly type: "end";
-  readonly status: Schemas["TemplateStatus"];
-  readonly build_error: BuildError | null;
-};
+export type BuildEnd = Readonly<Extract<Schemas["BuildEvent"], { type: "end" }>>;
 
 /** What happened to a file. After `overflow` more happened than is told: look again. */
-export type FileChange =
-  | { readonly type: "create" | "write" | "remove" | "rename" | "chmod"; readonly path: string }
-  | { readonly type: "overflow" };
+export type FileChange = Readonly<Exclude<Schemas["FileEvent"], { type: "keepalive" | "suspended" | "error" }>>;
 
 /** What every call takes. */
 export interface CallOptions {

@@ -58,6 +58,54 @@ export interface components {
             /** @description What went wrong. */
             detail: string;
         };
+        /** @description One line of `GET /v1/templates/{name}/logs`. */
+        BuildEvent: {
+            /** @description When. */
+            at: components["schemas"]["Instant"];
+            /** @description Where it is. */
+            step: string;
+            /**
+             * Format: float
+             * @description How much of the step is done, from 0 to 1, where that is known.
+             */
+            fraction: number | null;
+            /** @description What the step said. */
+            line: string | null;
+            layer: components["schemas"]["BuildLayer"] | null;
+            /** @enum {string} */
+            type: "progress";
+        } | {
+            /** @description How far the template is. */
+            status: components["schemas"]["TemplateStatus"];
+            build_error: components["schemas"]["BuildError"] | null;
+            /** @enum {string} */
+            type: "end";
+        };
+        /** @description How far one layer of an image is. */
+        BuildLayer: {
+            /**
+             * Format: int32
+             * @description Which, from 1.
+             */
+            number: number;
+            /**
+             * Format: int32
+             * @description Of how many.
+             */
+            count: number;
+            /** @description The beginning of its digest. */
+            digest: string;
+            /**
+             * Format: int64
+             * @description Bytes that are done.
+             */
+            done: number;
+            /**
+             * Format: int64
+             * @description Bytes in all.
+             */
+            total: number;
+        };
         /** @description What its engine can do. */
         Capabilities: {
             /** @description How it is kept apart from the host. */
@@ -212,6 +260,12 @@ export interface components {
             start?: components["schemas"]["Command"] | null;
             ready?: components["schemas"]["Command"] | null;
             ready_timeout?: components["schemas"]["Duration"] | null;
+            /**
+             * @description Start it once, and make sandboxes copies of one in which it is ready: they have it from their first moment. It has the
+             *     template's variables; a sandbox that is given its own starts it itself. What it has drawn of random numbers by then is
+             *     the same in every copy.
+             */
+            warm?: boolean;
             /** @description Runtime of sandboxes that name none, and of the build; the daemon's if absent or `auto`. */
             runtime?: string | null;
         };
@@ -336,6 +390,8 @@ export interface components {
              * @description How long a create waits for it.
              */
             ready_seconds: number;
+            /** @description It was started once, and sandboxes are copies of one in which it was ready. */
+            warm: boolean;
         };
         /** @description One event. */
         Event: {
@@ -459,6 +515,49 @@ export interface components {
             /** @description Where a symbolic link points. */
             target: string | null;
         };
+        /** @description A line of `GET …/files/{path}?watch=true`. Paths are absolute. */
+        FileEvent: {
+            /** @description Which. */
+            path: string;
+            /** @enum {string} */
+            type: "create";
+        } | {
+            /** @description Which. */
+            path: string;
+            /** @enum {string} */
+            type: "write";
+        } | {
+            /** @description Which. */
+            path: string;
+            /** @enum {string} */
+            type: "remove";
+        } | {
+            /** @description Which. */
+            path: string;
+            /** @enum {string} */
+            type: "rename";
+        } | {
+            /** @description Which. */
+            path: string;
+            /** @enum {string} */
+            type: "chmod";
+        } | {
+            /** @enum {string} */
+            type: "overflow";
+        } | {
+            /** @enum {string} */
+            type: "keepalive";
+        } | {
+            /** @enum {string} */
+            type: "suspended";
+        } | {
+            /** @description Stable code of the problem. */
+            code: string;
+            /** @description For people. */
+            detail: string;
+            /** @enum {string} */
+            type: "error";
+        };
         /** @description `GET …/files/{path}?list=true`. */
         FileList: {
             /** @description By name, without `.` and `..`. */
@@ -511,17 +610,17 @@ export interface components {
             type: "stdout";
             seq: number;
             /** @description If they are UTF-8 */
-            data: string;
+            data?: string;
             /** @description If they are not */
-            data_base64: string;
+            data_base64?: string;
         } | {
             /** @enum {string} */
             type: "stderr";
             seq: number;
             /** @description If they are UTF-8 */
-            data: string;
+            data?: string;
             /** @description If they are not */
-            data_base64: string;
+            data_base64?: string;
         } | {
             /** @enum {string} */
             type: "gap";

@@ -44,7 +44,7 @@ pub(super) fn entries() -> Vec<Entry> {
             .about("`Range` is honoured. With `list` or `stat` an answer in JSON; with `watch` a stream of changes.")
             .query("list", flag(), "The entries of a directory, by name")
             .query("stat", flag(), "One entry")
-            .query("watch", flag(), "What happens there, one JSON object a line")
+            .query("watch", flag(), "What happens there, one JSON object a line: see the schema `FileEvent`")
             .query("recursive", flag(), "With watch: also further down")
             .header("Range", text(), "Part of the file, as `bytes=0-99`")
             .header("If-Range", text(), "The `Last-Modified` that the part must still belong to; else the whole file")

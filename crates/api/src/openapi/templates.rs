@@ -50,7 +50,7 @@ pub(super) fn entries() -> Vec<Entry> {
             .refuses(&none),
         get("/v1/templates/{name}/logs", "getTemplateLog", "The log of a template's build")
             .query("follow", flag(), "Stay until the build has ended")
-            .sends(200, NDJSON, "One JSON object a line; the last tells how the build stands")
+            .sends(200, NDJSON, "One JSON object a line, see the schema `BuildEvent`; the last tells how the build stands")
             .refuses(&none),
         post("/v1/templates/{name}/rebuild", "rebuildTemplate", "Build a template again")
             .about(

@@ -82,36 +82,8 @@ class FileEvent:
     """To which file or directory; empty for an overflow."""
 
 
-@dataclass(frozen=True)
-class BuildLayer:
-    """How far one layer of an image is."""
-
-    number: int
-    """Which, from 1."""
-    count: int
-    """Of how many."""
-    digest: str
-    """The beginning of its digest."""
-    done: int
-    """Bytes that are done."""
-    total: int
-    """Bytes in all."""
-
-
-@dataclass(frozen=True)
-class BuildProgress:
-    """A build went on."""
-
-    at: datetime
-    """When."""
-    step: str
-    """Where it is."""
-    fraction: Optional[float]
-    """How much of the step is done, from 0 to 1, where that is known."""
-    line: Optional[str]
-    """What the step said."""
-    layer: Optional[BuildLayer]
-    """How far one layer of an image is."""
+BuildLayer = types.BuildLayer
+BuildProgress = types.BuildEventProgress
 
 
 def output_bytes(frame: Union[types.FrameStdout, types.FrameStderr]) -> bytes:
@@ -152,15 +124,6 @@ def process_frame(line: str) -> Optional[types.Frame]:
         if error.args == (raw.get("type"),):
             return None
         raise ProtocolError(f"a frame without {error}: {line[:80]!r}") from error
-
-
-def progress_of(raw: Mapping[str, Any]) -> BuildProgress:
-    """A line of a build's log."""
-    at = types._instant(raw["at"])  # pyright: ignore[reportPrivateUsage]
-    layer = raw.get("layer")
-    fields = ("number", "count", "digest", "done", "total")
-    made = None if layer is None else BuildLayer(**{name: layer[name] for name in fields})
-    return BuildProgress(at, raw["step"], raw.get("fraction"), raw.get("line"), made)
 
 
 @dataclass

@@ -136,6 +136,92 @@ class BuildError:
 
 
 @dataclass(frozen=True)
+class BuildEventProgress:
+    """The build went on."""
+    at: datetime
+    """When."""
+    step: str
+    """Where it is."""
+    fraction: Optional[float]
+    """How much of the step is done, from 0 to 1, where that is known."""
+    line: Optional[str]
+    """What the step said."""
+    layer: Optional[BuildLayer]
+    """How far one layer of an image is."""
+    type: Literal["progress"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> BuildEventProgress:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            at=_instant(raw["at"]),
+            step=raw["step"],
+            fraction=raw["fraction"],
+            line=raw["line"],
+            layer=None if raw["layer"] is None else BuildLayer.from_wire(raw["layer"]),
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class BuildEventEnd:
+    """The last line: how the build stands."""
+    status: TemplateStatus
+    """How far the template is."""
+    build_error: Optional[BuildError]
+    """Why it failed."""
+    type: Literal["end"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> BuildEventEnd:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            status=raw["status"],
+            build_error=None if raw["build_error"] is None else BuildError.from_wire(raw["build_error"]),
+            type=raw["type"],
+        )
+
+
+BuildEvent = Union[BuildEventProgress, BuildEventEnd]
+
+
+def build_event_from_wire(raw: Mapping[str, Any]) -> BuildEvent:
+    """By the word that tells them apart; one that is not known is a KeyError."""
+    word = raw["type"]
+    if word == "progress":
+        return BuildEventProgress.from_wire(raw)
+    if word == "end":
+        return BuildEventEnd.from_wire(raw)
+    raise KeyError(word)
+
+
+@dataclass(frozen=True)
+class BuildLayer:
+    """How far one layer of an image is."""
+    number: int
+    """Which, from 1."""
+    count: int
+    """Of how many."""
+    digest: str
+    """The beginning of its digest."""
+    done: int
+    """Bytes that are done."""
+    total: int
+    """Bytes in all."""
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> BuildLayer:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            number=raw["number"],
+            count=raw["count"],
+            digest=raw["digest"],
+            done=raw["done"],
+            total=raw["total"],
+        )
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What its engine can do."""
     isolation: str
@@ -271,6 +357,8 @@ class CreateTemplate(_CreateTemplateRequired, total=False):
     """What ends with 0 once that works, if not the source's; an empty list waits for nothing."""
     ready_timeout: Optional[Duration]
     """How long that may take, from 1 s to 10 m; 30 s if absent."""
+    warm: bool
+    """Start it once, and make sandboxes copies of one in which it is ready: they have it from their first moment. It has the template's variables; a sandbox that is given its own starts it itself. What it has drawn of random numbers by then is the same in every copy."""
     runtime: Optional[str]
     """Runtime of sandboxes that name none, and of the build; the daemon's if absent or `auto`."""
 
@@ -416,6 +504,8 @@ class Entry:
     """What ends with 0 once it is ready to be used; a create waits for that."""
     ready_seconds: int
     """How long a create waits for it."""
+    warm: bool
+    """It was started once, and sandboxes are copies of one in which it was ready."""
 
     @classmethod
     def from_wire(cls, raw: Mapping[str, Any]) -> Entry:
@@ -424,6 +514,7 @@ class Entry:
             start=raw["start"],
             ready=raw["ready"],
             ready_seconds=raw["ready_seconds"],
+            warm=raw["warm"],
         )
 
 
@@ -589,6 +680,171 @@ class FileEntry:
             owner=raw["owner"],
             target=raw["target"],
         )
+
+
+@dataclass(frozen=True)
+class FileEventCreate:
+    """It is there now: made, or moved here."""
+    path: str
+    """Which."""
+    type: Literal["create"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventCreate:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            path=raw["path"],
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class FileEventWrite:
+    """Its content changed."""
+    path: str
+    """Which."""
+    type: Literal["write"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventWrite:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            path=raw["path"],
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class FileEventRemove:
+    """It is gone."""
+    path: str
+    """Which."""
+    type: Literal["remove"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventRemove:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            path=raw["path"],
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class FileEventRename:
+    """It has moved away from here."""
+    path: str
+    """Which."""
+    type: Literal["rename"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventRename:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            path=raw["path"],
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class FileEventChmod:
+    """Its mode, owner or times changed."""
+    path: str
+    """Which."""
+    type: Literal["chmod"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventChmod:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            path=raw["path"],
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class FileEventOverflow:
+    """There was more than could be told."""
+    type: Literal["overflow"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventOverflow:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class FileEventKeepalive:
+    """Nothing, for a while."""
+    type: Literal["keepalive"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventKeepalive:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class FileEventSuspended:
+    """The sandbox was put to sleep; the last line."""
+    type: Literal["suspended"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventSuspended:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            type=raw["type"],
+        )
+
+
+@dataclass(frozen=True)
+class FileEventError:
+    """The watch ended otherwise; the last line."""
+    code: str
+    """Stable code of the problem."""
+    detail: str
+    """For people."""
+    type: Literal["error"]
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> FileEventError:
+        """Of what JSON has; what is missing is a KeyError."""
+        return cls(
+            code=raw["code"],
+            detail=raw["detail"],
+            type=raw["type"],
+        )
+
+
+FileEvent = Union[FileEventCreate, FileEventWrite, FileEventRemove, FileEventRename, FileEventChmod, FileEventOverflow, FileEventKeepalive, FileEventSuspended, FileEventError]
+
+
+def file_event_from_wire(raw: Mapping[str, Any]) -> FileEvent:
+    """By the word that tells them apart; one that is not known is a KeyError."""
+    word = raw["type"]
+    if word == "create":
+        return FileEventCreate.from_wire(raw)
+    if word == "write":
+        return FileEventWrite.from_wire(raw)
+    if word == "remove":
+        return FileEventRemove.from_wire(raw)
+    if word == "rename":
+        return FileEventRename.from_wire(raw)
+    if word == "chmod":
+        return FileEventChmod.from_wire(raw)
+    if word == "overflow":
+        return FileEventOverflow.from_wire(raw)
+    if word == "keepalive":
+        return FileEventKeepalive.from_wire(raw)
+    if word == "suspended":
+        return FileEventSuspended.from_wire(raw)
+    if word == "error":
+        return FileEventError.from_wire(raw)
+    raise KeyError(word)
 
 
 @dataclass(frozen=True)

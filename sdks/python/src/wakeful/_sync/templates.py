@@ -7,7 +7,7 @@ import os
 from typing import Any, Iterator, BinaryIO, Callable, Dict, Mapping, Optional, Sequence, Union
 
 from .. import _address, _archive, types
-from .._frames import BuildProgress, Lines, SeenLog, parse, progress_of
+from .._frames import BuildProgress, Lines, SeenLog, parse
 from .._time import AWAY, BUILD, SILENCE, TRANSFER, Backoff, Deadline, Duration, wire
 from ..errors import ApiError, BuildFailed, ConnectionFailed, ProtocolError
 from . import seam
@@ -70,6 +70,7 @@ class Templates:
         start: Optional[Command] = None,
         ready: Optional[Command] = None,
         ready_timeout: Optional[Duration] = None,
+        warm: bool = False,
         runtime: Optional[str] = None,
         deadline: Optional[Duration] = TRANSFER,
     ) -> types.Template:
@@ -78,7 +79,8 @@ class Templates:
         It is built of one of these: `dockerfile`, a local directory with a Dockerfile (`file`, if it is called otherwise;
         its `.dockerignore` is honoured); `image`, the name of an image in a registry; `archive`, a local file of
         `docker save` or an OCI layout (then `image` names one of several); `rootfs`, a local directory or tar; `debian`,
-        a release with `packages`; `sandbox` or `snapshot`, the id of one.
+        a release with `packages`; `sandbox` or `snapshot`, the id of one. With `warm`, what it starts is started once, and
+        sandboxes are copies of one in which it was ready.
         """
         source = self._source(
             dockerfile=dockerfile,
@@ -108,6 +110,7 @@ class Templates:
             "start": start if start is None or isinstance(start, str) else list(start),
             "ready": ready if ready is None or isinstance(ready, str) else list(ready),
             "ready_timeout": None if ready_timeout is None else wire(ready_timeout),
+            "warm": warm or None,
             "runtime": runtime,
         }
         body.update({field: value for field, value in given.items() if value is not None})
@@ -260,6 +263,6 @@ def progress_line(raw: Mapping[str, Any]) -> BuildProgress:
     Raises ProtocolError if it is none.
     """
     try:
-        return progress_of(raw)
+        return BuildProgress.from_wire(raw)
     except (KeyError, ValueError, TypeError) as error:
         raise ProtocolError(f"a line of a log that cannot be understood: {error!r}") from error

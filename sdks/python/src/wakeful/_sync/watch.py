@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Optional, Type, cast
+from typing import Optional, Type
 
+from .. import types
 from .._frames import FileEvent, Lines, parse
 from .._time import AWAY, SILENCE, Backoff, Deadline
 from ..errors import ApiError, ConnectionFailed, SandboxSuspended, SuspendedDuringExec, WakefulError, error_of_frame
@@ -13,8 +14,6 @@ from . import seam
 from .answer import Answer
 from .connection import Connection
 from .output import OnSuspend, passes, until_awake
-
-CHANGES = ("create", "write", "remove", "rename", "chmod")
 
 
 class Watch:
@@ -102,18 +101,20 @@ class Watch:
                 return None
             raise ConnectionFailed("the watch ended")
         self._backoff.reset()
-        raw = parse(line)
-        kind = raw.get("type")
-        if kind == "suspended":
+        try:
+            event = types.file_event_from_wire(parse(line))
+        except KeyError:
+            return None  # of a kind that this version does not know
+        if isinstance(event, types.FileEventSuspended):
             detail = f"{self._id} was put to sleep while its files were watched"
             raise SuspendedDuringExec(409, {"code": "suspended_during_exec", "detail": detail})
-        if kind == "error":
-            raise error_of_frame(str(raw.get("code")), str(raw.get("detail")))
-        if kind == "overflow":
+        if isinstance(event, types.FileEventError):
+            raise error_of_frame(event.code, event.detail)
+        if isinstance(event, types.FileEventOverflow):
             return FileEvent("overflow", "")
-        if kind in CHANGES:
-            return FileEvent(cast("str", kind), str(raw.get("path")))  # type: ignore[arg-type]
-        return None
+        if isinstance(event, types.FileEventKeepalive):
+            return None
+        return FileEvent(event.type, event.path)
 
     def _recover(self, error: WakefulError) -> None:
         """Gets ready to watch again, or raises what cannot be mended."""
