@@ -194,10 +194,11 @@ fn io() -> impl Strategy<Value = IoLimits> {
 
 fn entry() -> impl Strategy<Value = Entry> {
     let words = || prop::collection::vec(text(), 0..3);
-    (words(), prop::option::of(words()), any::<u32>()).prop_map(|(start, ready, ready_seconds)| Entry {
+    (words(), prop::option::of(words()), any::<(u32, bool)>()).prop_map(|(start, ready, (ready_seconds, warm))| Entry {
         start,
         ready,
         ready_seconds,
+        warm,
     })
 }
 
