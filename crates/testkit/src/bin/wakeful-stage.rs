@@ -12,7 +12,6 @@
 //!
 //! At the end of the input everything is gone: daemon, engines, files. With `--leftovers` a last line tells which sandboxes
 //! had not been destroyed by then, and the exit code is 1 if there were any.
-#![expect(clippy::print_stdout, reason = "its answers are its output")]
 
 use std::io::{BufRead as _, Write as _};
 
