@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup build lint test prepare demo bench faults soak fuzz clean
+.PHONY: help setup build lint test sdks prepare demo bench faults soak fuzz clean
 
 CARGO ?= cargo
 # Engines, kernel, templates and golden snapshots that demo and tests share; made once.
@@ -30,7 +30,12 @@ lint: setup  ## Format, clippy, documentation
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
 
-test: prepare lint  ## All tests, with real engines; a missing engine is a failure
+sdks: prepare  ## The SDKs: types, drift, examples of their pages, and one list of scenarios against a real daemon
+	@scripts/host-setup chromium nodejs python3-venv
+	sdks/python/scripts/test
+	sdks/typescript/scripts/test
+
+test: prepare lint sdks  ## All tests, with real engines; a missing engine is a failure
 	@scripts/host-setup attr bind9-dnsutils busybox-static curl dnsmasq-base docker-registry e2fsprogs iproute2 iputils-ping nftables nodejs openssl python3-venv skopeo sqlite3 tmux umoci zstd
 ifeq ($(NEXTEST),yes)
 	$(CARGO) nextest run --release --locked --workspace
