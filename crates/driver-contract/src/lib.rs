@@ -37,7 +37,7 @@ macro_rules! driver_contract {
         mod $name {
             $crate::driver_contract!(@any $open);
             $crate::driver_contract!(@each real $open:
-                a_command_runs, what_can_be_done_is_said, another_machines_image_is_unfit, an_inspector_sees_engines_and_damage,
+                a_command_runs, what_can_be_done_is_said, a_golden_snapshot_is_cloned_with_what_runs_in_it, another_machines_image_is_unfit, an_inspector_sees_engines_and_damage,
                 a_full_disk_leaves_it_alive, what_is_in_the_way_leaves_no_half_image, a_cut_off_launch_is_not_adopted,
                 a_place_is_reaped_with_anything_missing, another_runtimes_broom_clears_everything,
                 a_dropped_launch_leaves_nothing, a_taken_place_is_refused, a_disk_grows_asleep_and_awake,

@@ -87,7 +87,8 @@ pub struct Capabilities {
     pub network: bool,
     /// How its card is plugged in.
     pub card: CardKind,
-    /// A create is a clone of a golden snapshot; else it is a first start from the base, which is as fast.
+    /// A create is a clone of a golden snapshot; else it is a first start from the base, which is as fast, and only what a
+    /// template keeps warm is cloned.
     pub golden: bool,
     /// A guest may hold something that no image can keep: its agent is asked before the engine is touched.
     pub obstacles: bool,

@@ -162,13 +162,17 @@ impl Inner {
 
     async fn view_snapshot(&self, snapshot: Snapshot) -> Result<SnapshotView, Error> {
         let dir = self.layout.snapshot(&snapshot.id);
+        let image = image_of(&snapshot)?;
         let mut shared = vec![self.layout.base(&snapshot.content.base)];
-        if let Some(Image { base: Some(MemoryBase::Golden(golden)), .. }) = image_of(&snapshot)? {
+        if let Some(Image { base: Some(MemoryBase::Golden(golden)), .. }) = &image {
             shared.push(golden.join("mem"));
         }
+        // Its memory is its own, also while a source that sleeps has the same files.
+        let memory: Vec<_> = image.into_iter().flat_map(|image| image.files).map(|file| file.name).collect();
         let (own_bytes, shared_bytes) = files::blocking("look at files", move || {
-            let (own, layers) = files::own_and_shared(&dir, |_| true);
-            Ok((own, layers + shared.iter().map(|file| files::blocks(file)).sum::<u64>()))
+            let (_, layers) = files::own_and_shared(&dir, |name| !memory.iter().any(|file| file == name));
+            let shared: u64 = shared.iter().map(|file| files::blocks(file)).sum();
+            Ok((files::blocks(&dir).saturating_sub(layers), layers + shared))
         })
         .await?;
         Ok(SnapshotView { snapshot, own_bytes, shared_bytes })

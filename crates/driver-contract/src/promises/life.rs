@@ -49,12 +49,42 @@ pub async fn what_can_be_done_is_said(lab: Arc<dyn RealLab>) {
         assert!(matches!(limited, Err(Error::Refused { .. })));
     }
     engine.limit_io(IoLimits::default()).await.expect("no limit is fine everywhere");
-    if !can.golden {
-        let other = Sandbox::new(&lab, "golden");
-        let refused = other.launch(Source::Golden { secret: [1; 32] }).await;
-        assert!(matches!(refused, Err(Error::Refused { .. })));
-        assert!(!other.place.run.exists() && !other.disk().exists());
+}
+
+/// Whether sandboxes are clones by habit or not: what ran in a golden snapshot runs in each clone of it, on a disk of its own.
+pub async fn a_golden_snapshot_is_cloned_with_what_runs_in_it(lab: Arc<dyn RealLab>) {
+    let lab: Arc<dyn Lab> = lab;
+    let mut golden = Sandbox::new(&lab, "golden");
+    golden.secret = [1; 32];
+    let engine = golden.launch(Source::Golden { secret: [1; 32] }).await.expect("can be started");
+    let guest = golden.greet(&*engine).await;
+    lab.begin_count(&golden, &guest).await;
+    shell(&guest, "echo golden > /root/who").await;
+    let before = lab.count(&golden, &guest).await;
+    let dir = golden.place.data.clone();
+    let image = golden.suspend(&*engine, guest, &dir).await;
+    golden.end(&*engine).await;
+    let mut running = Vec::new();
+    for name in ["clone-a", "clone-b"] {
+        let mut clone = Sandbox::new(&lab, name);
+        clone.secret = golden.secret;
+        let engine = clone.launch(Source::Clone { golden: &dir, image: &image }).await.expect("can be cloned");
+        let guest = clone.go(&*engine).await;
+        assert_eq!(lab.count(&clone, &guest).await.token, before.token);
+        assert_eq!(shell(&guest, "cat /root/who").await, "golden");
+        shell(&guest, &format!("echo {name} > /root/who")).await;
+        running.push((clone, engine, guest));
     }
+    for (clone, _, guest) in &running {
+        assert_eq!(shell(guest, "cat /root/who").await, clone.place.name);
+    }
+    // A clone that comes to nothing leaves no disk.
+    let lost = Sandbox::new(&lab, "lost");
+    let mut foreign = image.clone();
+    foreign.engine = "another".to_owned();
+    let refused = lost.launch(Source::Clone { golden: &dir, image: &foreign }).await;
+    assert!(matches!(refused, Err(Error::Unfit { .. })));
+    assert!(!lost.place.run.exists() && !lost.disk().exists());
 }
 
 /// Stopped, it does nothing; both ways are fine twice.

@@ -24,7 +24,7 @@ pub mod real {
         a_full_disk_leaves_it_alive, an_inspector_sees_engines_and_damage, another_machines_image_is_unfit,
         what_is_in_the_way_leaves_no_half_image,
     };
-    pub use super::life::{a_command_runs, what_can_be_done_is_said};
+    pub use super::life::{a_command_runs, a_golden_snapshot_is_cloned_with_what_runs_in_it, what_can_be_done_is_said};
     pub use super::limits::{a_hog_is_ended, processor_time_is_limited};
     pub use super::place::{
         a_cut_off_launch_is_not_adopted, a_dropped_launch_leaves_nothing, a_place_is_reaped_with_anything_missing,

@@ -221,7 +221,7 @@ async fn a_large_disk_is_shared_where_it_can_be() -> Result<()> {
     let source = create(&client, json!({"template": "python", "mode": "persistent", "disk_mb": 1024})).await?;
     let id = source.id.to_string();
     let large = 100 << 20;
-    sh(&client, &id, &format!("head -c {large} /dev/urandom > ~/data; md5sum ~/data > ~/sum; rm /etc/issue; sync"))
+    sh(&client, &id, &format!("head -c {large} /dev/urandom > ~/data; md5sum ~/data > ~/sum; rm ~/.bashrc; sync"))
         .await?;
     let cut = work(&client, &id, 1).await?;
     let script = "echo begun; while ! test -e /tmp/go; do sleep .2; done; echo went";
@@ -242,7 +242,7 @@ async fn a_large_disk_is_shared_where_it_can_be() -> Result<()> {
     let after = client.sandbox(&id).await?;
     ensure!(after.runtime_generation == 1 && after.status.to_string() == "running", "{after:?}");
     goes_on(&client, &id, &cut).await?;
-    let kept = "md5sum -c ~/sum && ! test -e /etc/issue && echo whole";
+    let kept = "md5sum -c ~/sum && ! test -e ~/.bashrc && echo whole";
     for one in forked.iter().map(|child| child.id.as_str()).chain([id.as_str()]) {
         ensure!(sh(&client, one, kept).await?.ends_with("whole"), "{one}");
         let storage = client.sandbox(one).await?.storage;

@@ -81,8 +81,9 @@ async fn what_a_template_starts_is_running_from_the_first_moment() -> Result<()>
         ensure!(detail.contains("with its start command running"), "{detail}");
         told.push(ask(&client, &id).await?);
         who.push((id.clone(), sh(&client, &id, WHO).await?));
-        let services = sh(&client, &id, "grep -la service.py /proc/[0-9]*/cmdline | wc -l").await?;
-        ensure!(services == "1", "it was started again: {services}");
+        let processes = client.processes(&id).await?.processes;
+        let services = processes.iter().filter(|process| format!("{process:?}").contains("service.py")).count();
+        ensure!(services == 1, "it was started again: {processes:?}");
     }
     ensure!(told[0] == told[1] && told[0].asked == 1 && told[0].whom == "all", "they are of one start: {told:?}");
     ensure!(who[0].1 != who[1].1 && who[0].1.contains(&who[0].0), "each is itself: {who:?}");
