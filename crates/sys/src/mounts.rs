@@ -355,7 +355,8 @@ mod tests {
         let (first, second, other) = (open(&one), open(&two), open(&dir.join("other")));
         assert_eq!(first.path(), second.path());
         assert_ne!(first.path(), other.path());
-        assert!(OpenOptions::new().write(true).open(first.path()).is_err(), "read-only");
+        let write = |mut file: File| std::io::Write::write_all(&mut file, &[1; 4096]).and_then(|()| file.sync_all());
+        assert!(OpenOptions::new().write(true).open(first.path()).and_then(write).is_err(), "read-only");
         std::fs::remove_dir_all(dir).expect("can be removed");
     }
 
