@@ -7,8 +7,8 @@
 //!                                               child/disk.ext4 (empty)
 //! ```
 //!
-//! Copying a disk takes seconds for each GiB where the host's file system shares no blocks, and a fork's source stands still
-//! meanwhile. A layer costs nothing to share. It is never written again: it is mounted read-only, by a device that cannot be
+//! Where the host's file system shares no blocks, a copy of a disk takes its time and its blocks for each child, and that of a
+//! running source is made while it stands still. A layer costs nothing to share. It is never written again: it is mounted read-only, by a device that cannot be
 //! written to. Where it does not pay (little to copy, blocks that are shared anyway, too many layers, or more in them than
 //! one disk may hold) the disk is copied as it is, over the same layers.
 //!
