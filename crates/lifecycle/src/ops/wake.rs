@@ -36,19 +36,11 @@ pub(super) async fn run(inner: &Arc<Inner>, mut row: Sandbox, cause: Cause) -> F
         Ok(awake) => awake,
         Err(error) => return abandon(inner, row, cause, error).await,
     };
-    match commit(inner, row.clone(), restored, cause, began).await {
-        Ok(row) => {
-            point(Point::WakeCommitted);
-            if let Err(error) = remove_stale_images(inner, &row).await {
-                warn!(sandbox_id = %row.id, error = error_chain(&error), "could not remove a used checkpoint");
-            }
-            Finished { row, held, result: Ok(()) }
-        }
-        Err(error) => {
-            drop(held);
-            abandon(inner, row, cause, error).await
-        }
+    let committed = commit(inner, row.clone(), restored, cause, began).await;
+    if committed.is_ok() {
+        point(Point::WakeCommitted);
     }
+    finish(inner, row, held, committed, cause).await
 }
 
 /// After its engine was ended in the middle of an operation, which goes on: the same generation goes on as well, and the row
@@ -65,6 +57,17 @@ pub(super) async fn go_on(inner: &Arc<Inner>, mut row: Sandbox, before: &Sandbox
     } else {
         commit(inner, row.clone(), restored, cause, began).await
     };
+    finish(inner, row, held, committed, cause).await
+}
+
+/// It runs if that was written; else it is asleep as it was.
+async fn finish(
+    inner: &Arc<Inner>,
+    row: Sandbox,
+    held: Held,
+    committed: Result<Sandbox, Error>,
+    cause: Cause,
+) -> Finished {
     match committed {
         Ok(row) => {
             if let Err(error) = remove_stale_images(inner, &row).await {
