@@ -204,8 +204,9 @@ fn stale_members_go() {
         template.status = TemplateStatus::Deleted;
         store.swap_template(&template).await.expect("swapped");
         until(|| members(&world).is_empty()).await;
+        // Its files go after its engine.
+        until(|| std::fs::read_dir(world.sandboxes_dir()).expect("a directory").count() == 0).await;
     });
-    assert_eq!(std::fs::read_dir(world.sandboxes_dir()).expect("a directory").count(), 0);
 }
 
 #[test]
