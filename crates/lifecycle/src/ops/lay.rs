@@ -16,8 +16,8 @@ use tracing::{error, warn};
 use wakeful_driver::{Engine, Image};
 use wakeful_model::{Memory, Sandbox};
 
-use super::link;
 use super::suspend::{self, Checkpoint, Uncommitted};
+use super::{link, remove_stale_images};
 use crate::Error;
 use crate::crash::{Point, point, point_with};
 use crate::lifecycle::{Inner, error_chain};
@@ -50,7 +50,7 @@ pub(super) async fn asleep(
         suspend::publish(&checkpoint, temporary, target).await
     };
     if let Err(error) = linked.await {
-        return Laid::NotBegun(error);
+        return not_begun(inner, row, error).await;
     }
     point_with(Point::LayLinked, &**engine);
     match suspend::commit(inner, row, Memory::Kept, Some(&checkpoint), None).await {
@@ -61,7 +61,7 @@ pub(super) async fn asleep(
                 Err(error) => Laid::Stuck(Box::new(asleep), error),
             }
         }
-        Err(Uncommitted::Surely(error)) => Laid::NotBegun(error),
+        Err(Uncommitted::Surely(error)) => not_begun(inner, row, error).await,
         // As in a suspend: the engine stays stopped until a start can read the row.
         Err(Uncommitted::Perhaps(error)) => {
             error!(sandbox_id = %row.id, error = error_chain(&error), "nobody knows whether it sleeps");
@@ -69,6 +69,14 @@ pub(super) async fn asleep(
             Laid::Unknown(Box::new(Finished { row: row.clone(), held, result: Err(error) }))
         }
     }
+}
+
+/// What was linked for it is named by no row, and would hold its blocks until the next sleep.
+async fn not_begun(inner: &Inner, row: &Sandbox, why: Error) -> Laid {
+    if let Err(error) = remove_stale_images(inner, row).await {
+        warn!(sandbox_id = %row.id, error = error_chain(&error), "could not remove it; the next suspend will");
+    }
+    Laid::NotBegun(why)
 }
 
 /// Turns the disk of a sleeper into a layer. Where that cannot be done it stays as it is, and is copied.
